@@ -1,0 +1,50 @@
+# Two commands matter: `make demo` and `make test`. Both build what they need in a fresh clone.
+
+PYTHON ?= python3
+VENV   ?= .venv
+# Installed first and alone. The CPU build is enough for everything here; set TORCH= to keep one
+# that the environment has already.
+TORCH  ?= torch==2.13.0
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help venv demo test lint format types contracts clean
+
+help:
+	@echo "make demo    quantise a weight to every format: a table and a picture"
+	@echo "make test    lint, types, import contracts, tests"
+	@echo "make lint | types | contracts | format"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)" numpy)
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --editable ".[peers]" || \
+	  echo "peers not installed: comparisons with other libraries will be skipped, by name"
+	touch $@
+
+demo: venv
+	$(BIN)/python examples/compare_formats.py --out build/demo.png
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: venv
+	$(BIN)/mypy
+
+contracts: venv
+	$(BIN)/lint-imports
+
+test: lint types contracts
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*

@@ -1,0 +1,69 @@
+"""blockscale: the linear layers of language models at 2 to 8 bits a weight, on any machine.
+
+import blockscale as bs
+
+q = bs.quantize(w, bs.NVFP4)     # w [n, k] -> QTensor
+y = bs.matmul(x, q)              # x @ w.T
+print(bs.explain(x, q))          # which kernel ran, and why
+"""
+
+from blockscale import formats, layouts
+from blockscale.formats import (
+    BNB_FP4,
+    BNB_NF4,
+    KBIT2,
+    KBIT3,
+    KBIT4,
+    KBIT5,
+    MXFP4,
+    MXFP6_E2M3,
+    MXFP6_E3M2,
+    MXFP8,
+    MXFP8_E5M2,
+    NVFP4,
+    Format,
+    format,
+)
+from blockscale.numerics import swiglu_oai
+from blockscale.tensor import (
+    QTensor,
+    explain,
+    fit_codebook,
+    gated_matmul,
+    grouped_gated_matmul,
+    grouped_matmul,
+    linear,
+    matmul,
+    quantize,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BNB_FP4",
+    "BNB_NF4",
+    "KBIT2",
+    "KBIT3",
+    "KBIT4",
+    "KBIT5",
+    "MXFP4",
+    "MXFP6_E2M3",
+    "MXFP6_E3M2",
+    "MXFP8",
+    "MXFP8_E5M2",
+    "NVFP4",
+    "Format",
+    "QTensor",
+    "explain",
+    "fit_codebook",
+    "format",
+    "formats",
+    "gated_matmul",
+    "grouped_gated_matmul",
+    "grouped_matmul",
+    "layouts",
+    "linear",
+    "matmul",
+    "quantize",
+    "swiglu_oai",
+]

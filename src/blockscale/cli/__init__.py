@@ -1,0 +1,31 @@
+"""The command `blockscale`: look at formats, layouts, kernels and machines from a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from blockscale.cli.doctor import doctor
+from blockscale.cli.explain import explain
+from blockscale.cli.formats import formats
+from blockscale.cli.layout import layout
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The linear layers of language models at 2 to 8 bits a weight, on any machine.",
+)
+for command in (formats, layout, explain, doctor):
+    commands.command()(command)
+
+
+def app() -> None:
+    """Run a command; bad input is one line on standard error and exit status 2."""
+    try:
+        commands()
+    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, markup=True)
+        sys.exit(2)

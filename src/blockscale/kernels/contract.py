@@ -1,0 +1,35 @@
+"""What a kernel is: a module with a name and three functions.
+
+    refuses(problem) -> str | None      why not: illegal here, or known slower, with the number
+    configs(problem) -> list[Config]    legal ones, best guess first; [0] runs untuned
+    launch(problem, config, *tensors)   plain tensors only, output last
+
+A verb's kernels are a tuple, tried in order; the last is `reference`, which refuses nothing. What
+`launch` takes beyond problem and config is written in the `__init__` of the kernel's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from blockscale.problem import Problem
+
+
+class Parts(NamedTuple):
+    """The tensors of one quantised operand, with a leading group dimension."""
+
+    codes: Tensor
+    scale: Tensor
+    tensor_scale: Tensor | None
+    codebook: Tensor | None
+
+
+class Kernel(Protocol):
+    NAME: str
+
+    def refuses(self, problem: Problem) -> str | None: ...
+    def configs(self, problem: Problem) -> Sequence[Any]: ...
+    def launch(self, problem: Problem, config: Any, *tensors: Any) -> None: ...

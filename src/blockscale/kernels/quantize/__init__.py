@@ -1,0 +1,14 @@
+"""Plain tensors to codes and scales.
+
+launch(problem, config, x, tensor_scale, codebook, codes, scale)
+
+x             [groups, n, k]; the problem's m is groups * n
+tensor_scale  float32 [groups, n], one per row, or None where the format has none
+codebook      float32 [2^bits], or None
+codes, scale  outputs: storage in the layout of the problem's w
+"""
+
+from blockscale.kernels.contract import Kernel
+from blockscale.kernels.quantize import reference
+
+KERNELS: tuple[Kernel, ...] = (reference,)

@@ -1,0 +1,31 @@
+"""Where codes and scales sit: pack, unpack, storage shape; pure functions of shape."""
+
+from blockscale.layouts.algebra import Strided, Swizzle, tile_to_shape
+from blockscale.layouts.blocked import (
+    ATOM_BYTES,
+    ATOM_COLUMNS,
+    ATOM_ROWS,
+    atom_view,
+    blocked_scales,
+    scale_atom,
+    scale_layout,
+)
+from blockscale.layouts.layout import CODES, SCALES, Layout, canonical, layout
+
+__all__ = [
+    "ATOM_BYTES",
+    "ATOM_COLUMNS",
+    "ATOM_ROWS",
+    "CODES",
+    "SCALES",
+    "Layout",
+    "Strided",
+    "Swizzle",
+    "atom_view",
+    "blocked_scales",
+    "canonical",
+    "layout",
+    "scale_atom",
+    "scale_layout",
+    "tile_to_shape",
+]

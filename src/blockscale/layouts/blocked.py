@@ -1,0 +1,140 @@
+"""Scales as block-scaled tensor cores read them: atoms of 128 rows by 4 scale columns, 512 bytes.
+
+Inside an atom the 128 rows are four groups of 32, interleaved so that one 16-byte word holds the
+four column scales of rows r, r + 32, r + 64 and r + 96:
+
+    ((32,4),(V,4)):((16,4),(0,1))        V elements along K share a scale, hence the stride 0
+
+and atoms follow each other along K first, then along the rows. Rows are padded to 128 and columns
+to 4 with zeros. Every offset below is read off that expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import Format
+from blockscale.layouts.algebra import Strided, flatten, tile_to_shape
+
+Major = Literal["k", "mn"]
+
+ATOM_ROWS = 128
+ATOM_COLUMNS = 4
+ATOM_BYTES = 512
+
+
+def scale_atom(vector: int, major: Major = "k") -> Strided:
+    """The arrangement fixed by the hardware, for `vector` elements per scale.
+
+    major "k" is (rows, K); "mn" is the same atom with its modes exchanged, (K, rows).
+    """
+    rows, columns = Strided((32, 4), (16, 4)), Strided((vector, 4), (0, 1))
+    first, second = (rows, columns) if major == "k" else (columns, rows)
+    return Strided((first.shape, second.shape), (first.stride, second.stride))
+
+
+def scale_layout(shape: Sequence[int], format: Format | int, major: Major = "k") -> Strided:
+    """Offset of the scale of each element of a [rows, K] or [rows, K, L] tensor.
+
+    `format` gives the number of elements that share a scale, or is that number. With major "mn" the
+    shape is [K, rows] or [K, rows, L]. Tiles run along K, then rows, then L.
+    """
+    vector = format if isinstance(format, int) else format.block
+    if len(shape) not in (2, 3) or any(extent < 1 for extent in shape):
+        raise ValueError(
+            f"scale_layout: shape must be (rows, k) or (rows, k, l), got {tuple(shape)}"
+        )
+    if major not in ("k", "mn"):
+        raise ValueError(f"scale_layout: major must be 'k' or 'mn', got {major!r}")
+    order = ((2, 1) if major == "k" else (1, 2)) + (3,) * (len(shape) - 2)
+    return tile_to_shape(scale_atom(vector, major), shape, order)
+
+
+def atom_view(storage: Tensor, rows: int, columns: int) -> Tensor:
+    """Blocked bytes [l, bytes] as [32, 4, rest_m, 4, rest_k, l], the order kernels index them in.
+
+    The scale of row r and column c is at [r % 32, r // 32 % 4, r // 128, c % 4, c // 4]. A view:
+    writing to it writes the bytes.
+    """
+    batches = storage.shape[0]
+    layout = scale_layout((rows, columns, batches), 1)  # one "element" per scale column
+    extents, steps = flatten(layout.shape), flatten(layout.stride)
+    # Modes: ((32, 4), rest_m), ((1, 4), rest_k), (1, l); the two 1s carry no information.
+    keep = [0, 1, 2, 4, 5, 7]
+    return storage.as_strided([extents[i] for i in keep], [steps[i] for i in keep])
+
+
+class Scaled(Protocol):
+    """What `blocked_scales` needs of a quantised tensor."""
+
+    @property
+    def format(self) -> Format: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def scale(self) -> Tensor: ...
+    @property
+    def layout(self) -> Unpacks: ...
+
+
+class Unpacks(Protocol):
+    def unpack_scale(self, storage: Tensor, format: Format, shape: tuple[int, ...]) -> Tensor: ...
+
+
+def blocked_scales(q: Scaled, permuted: bool = False) -> Tensor:
+    """The scales of a quantised tensor as a block-scaled GEMM takes them: uint8 [..., bytes].
+
+    With `permuted`, the same bytes as the view [32, 4, rest_m, 4, rest_k, l] of `atom_view`.
+    """
+    scale = q.layout.unpack_scale(q.scale, q.format, q.shape)
+    storage = Blocked().pack(scale, q.format.scale.bits // 8)
+    if not permuted:
+        return storage
+    flat = storage.reshape(-1, storage.shape[-1])
+    return atom_view(flat, q.shape[-2], q.shape[-1] // q.format.block)
+
+
+class Blocked:
+    name = "blocked"
+    row_granularity = ATOM_ROWS
+
+    def storage_shape(self, shape: tuple[int, ...], scale_bytes: int) -> tuple[int, ...]:
+        """shape: [..., n, blocks] -> [..., bytes]."""
+        if scale_bytes != 1:
+            raise ValueError(
+                "blocked scales are one byte each; this format's take four: use 'rows'"
+            )
+        tiles = -(-shape[-2] // ATOM_ROWS) * -(-shape[-1] // ATOM_COLUMNS)
+        return (*shape[:-2], tiles * ATOM_BYTES)
+
+    def pack(self, scale: Tensor, scale_bytes: int) -> Tensor:
+        rows, columns = scale.shape[-2:]
+        bytes_shape = self.storage_shape(tuple(scale.shape), scale_bytes)
+        storage = torch.zeros(bytes_shape, dtype=torch.uint8, device=scale.device)
+        flat = storage.reshape(-1, bytes_shape[-1])
+        padding = (0, -columns % ATOM_COLUMNS, 0, -rows % ATOM_ROWS)
+        padded = torch.nn.functional.pad(scale.reshape(-1, rows, columns), padding)
+        if flat.numel():
+            view = atom_view(flat, rows, columns)
+            atoms = padded.unflatten(1, (-1, 4, 32)).unflatten(4, (-1, 4))  # l, rm, 4, 32, rk, 4
+            view.copy_(atoms.permute(3, 2, 1, 5, 4, 0))
+        return storage
+
+    def unpack(self, storage: Tensor, shape: tuple[int, ...], scale_bytes: int) -> Tensor:
+        rows, columns = shape[-2:]
+        flat = storage.contiguous().reshape(-1, storage.shape[-1])
+        if not flat.numel():
+            return torch.zeros(shape, dtype=torch.uint8, device=storage.device)
+        atoms = atom_view(flat, rows, columns).permute(5, 2, 1, 0, 4, 3)  # l, rm, 4, 32, rk, 4
+        padded = atoms.flatten(1, 3).flatten(2, 3)
+        return padded[:, :rows, :columns].reshape(shape)
+
+    def slice_rows(self, storage: Tensor, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
+        """Whole rows of atoms; shape: [..., n, blocks]."""
+        row_of_atoms = -(-shape[-1] // ATOM_COLUMNS) * ATOM_BYTES
+        first, last = start // ATOM_ROWS, -(-stop // ATOM_ROWS)
+        return storage[..., first * row_of_atoms : last * row_of_atoms]

@@ -1,0 +1,43 @@
+"""The definition: pure torch, exact, the same bits everywhere; what kernels are tested against."""
+
+from blockscale.numerics.activations import Activation, parse_activation, swiglu_oai
+from blockscale.numerics.convert import element_map, mxfp4_scales_to_nvfp4
+from blockscale.numerics.dequantize import dequantize_rows, scaled_values
+from blockscale.numerics.elements import decode, decode_scale, encode
+from blockscale.numerics.exact import cast, is_finite_bits, magnitude_bits, widen
+from blockscale.numerics.fit import fit_codebook_format
+from blockscale.numerics.matmul import branch, gate, group_slices, input_gradient
+from blockscale.numerics.quantize import (
+    RULES,
+    Quantized,
+    check_rule,
+    quantize_rows,
+    tensor_scale_of,
+)
+
+__all__ = [
+    "RULES",
+    "Activation",
+    "Quantized",
+    "branch",
+    "cast",
+    "check_rule",
+    "decode",
+    "decode_scale",
+    "dequantize_rows",
+    "element_map",
+    "encode",
+    "fit_codebook_format",
+    "gate",
+    "group_slices",
+    "input_gradient",
+    "is_finite_bits",
+    "magnitude_bits",
+    "mxfp4_scales_to_nvfp4",
+    "parse_activation",
+    "quantize_rows",
+    "scaled_values",
+    "swiglu_oai",
+    "tensor_scale_of",
+    "widen",
+]

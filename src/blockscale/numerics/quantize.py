@@ -1,0 +1,154 @@
+"""The definition of quantisation, on a matrix of rows that each know their tensor scale.
+
+    divisor = fp32(scale * tensor_scale)
+    code    = nearest(fp32(x / divisor))
+
+All of it is carried in float64 (see `exact`); the roundings to float32 are the ones written.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import Format
+from blockscale.numerics.dequantize import block_values
+from blockscale.numerics.elements import decode, encode, encode_float32
+from blockscale.numerics.exact import (
+    cast,
+    float32_bits,
+    is_finite_bits,
+    is_nan_bits,
+    magnitude_bits,
+    round_to,
+    widen,
+    widen_bits,
+)
+from blockscale.numerics.scales import POWER_OF_TWO_RULES, block_scale, choose_tensor_scale
+
+RULES = ("absmax", *POWER_OF_TWO_RULES, "four_over_six", "mse")
+
+
+class Quantized(NamedTuple):
+    codes: Tensor  # uint8 [rows, k], one code per byte
+    scale: Tensor  # uint8 [rows, k / block * bytes of a scale]
+
+
+def check_rule(rule: str, format: Format) -> None:
+    """Refuse a scale rule that does not exist or does not apply, saying which do."""
+    power_of_two, searched = format.scale.power_of_two, format.scale.bits != 32
+    applies = {
+        "absmax": True,
+        "floor": power_of_two,
+        "rceil": power_of_two,
+        "even": power_of_two and not format.is_codebook,
+        "even1": power_of_two and not format.is_codebook,
+        "four_over_six": format.element.name == "e2m1" and not power_of_two,
+        "mse": searched,
+    }
+    if not applies.get(rule, False):
+        usable = ", ".join(name for name, usable in applies.items() if usable)
+        raise ValueError(
+            f"quantize: scale={rule!r} does not apply to {format}: use one of {usable}"
+        )
+
+
+def tensor_scale_of(x: Tensor, format: Format, dims: tuple[int, ...]) -> Tensor:
+    """float32 tensor scales from the amax of the finite values over `dims`."""
+    bits = magnitude_bits(x)
+    bits = torch.where(is_finite_bits(bits), bits, 0)
+    return cast(choose_tensor_scale(widen_bits(bits.amax(dims)), format), torch.float32)
+
+
+def quantize_rows(
+    x: Tensor,  # [rows, k] float32, bfloat16 or float16
+    format: Format,
+    rule: str,
+    tensor_scale: Tensor | None,  # float32 [rows]; None where the format has none
+    codebook: Tensor | None = None,  # float32 [2^bits]
+) -> Quantized:
+    bits = float32_bits(x).unflatten(-1, (-1, format.block))  # [rows, blocks, block]
+    if format.scale.nan_code is None:
+        bits = torch.where(is_nan_bits(bits & 0x7FFFFFFF), 0, bits)  # Inf stays, and saturates
+    amax_bits = (bits & 0x7FFFFFFF).amax(-1)  # [rows, blocks]
+    finite = is_finite_bits(amax_bits) | (format.scale.nan_code is None)
+    blocks = widen_bits(torch.where(finite[..., None], bits, 0))
+    amax = widen_bits(torch.where(finite, amax_bits, 0))
+
+    per_row = torch.ones_like(amax[:, :1]) if tensor_scale is None else widen(tensor_scale)[:, None]
+    block = _Block(format, blocks, per_row, codebook)
+    chosen = block_scale(amax, format, per_row, "absmax" if rule in _SEARCHES else rule)
+    if rule in _SEARCHES:
+        chosen = _SEARCHES[rule](block, chosen, amax)
+    codes = block.codes(block.scale_value(chosen))
+
+    if format.scale.bits == 32:
+        return Quantized(codes.flatten(-2), encode_float32(torch.where(finite, chosen, torch.nan)))
+    if format.scale.nan_code is not None:
+        chosen = torch.where(finite, chosen, format.scale.nan_code).to(torch.uint8)
+    return Quantized(codes.flatten(-2), chosen)
+
+
+class _Block(NamedTuple):
+    """Blocks of numbers waiting for a scale."""
+
+    format: Format
+    values: Tensor  # float64 [rows, blocks, block], finite or saturating
+    tensor_scale: Tensor  # float64 [rows, 1]
+    codebook: Tensor | None
+
+    def scale_value(self, chosen: Tensor) -> Tensor:
+        return chosen if self.format.scale.bits == 32 else decode(chosen, self.format.scale)
+
+    def codes(self, scale: Tensor) -> Tensor:
+        """Nearest codes under float64 scales [rows, blocks]."""
+        divisor = round_to(scale * self.tensor_scale)[..., None]
+        # A block whose divisor is zero decodes to zeros whatever its codes: they encode zero.
+        quotient = torch.where(divisor == 0, 0.0 * self.values, round_to(self.values / divisor))
+        return encode(quotient, self.format.element, self.codebook)
+
+    def squared_error(self, chosen: Tensor) -> Tensor:
+        """Of the dequantised block, float64 [rows, blocks]; neighbours are summed first."""
+        scale = self.scale_value(chosen)
+        values = decode(self.codes(scale), self.format.element, self.codebook)
+        error = self.values - block_values(values, scale[..., None], self.tensor_scale[..., None])
+        total = error * error
+        while total.shape[-1] > 1:
+            total = total[..., 0::2] + total[..., 1::2]
+        return total[..., 0]
+
+
+def _best(block: _Block, candidates: list[Tensor]) -> Tensor:
+    """The candidate with the least squared error in each block; the earlier one on a tie."""
+    best, least = candidates[0], block.squared_error(candidates[0])
+    for candidate in candidates[1:]:
+        error = block.squared_error(candidate)
+        better = error < least
+        best = torch.where(better, candidate, best)
+        least = torch.where(better, error, least)
+    return best
+
+
+def _search_neighbours(block: _Block, start: Tensor, amax: Tensor) -> Tensor:
+    """Scale codes near the absmax one: 8 to each side, or 1 where a code is a power of two."""
+    scale = block.format.scale
+    reach = 1 if scale.power_of_two else 8
+    lowest = 0 if scale.power_of_two else 1
+    code = start.to(torch.int64)
+    candidates = [start]
+    for distance in range(1, reach + 1):
+        for step in (-distance, distance):
+            moved = (code + step).clamp(lowest, scale.max_code).to(torch.uint8)
+            candidates.append(torch.where(amax > 0, moved, start))
+    return _best(block, candidates)
+
+
+def _search_four_over_six(block: _Block, start: Tensor, amax: Tensor) -> Tensor:
+    """Map the amax to 6 or to 4, E2M1's two largest values, whichever costs less."""
+    to_four = block_scale(amax * 1.5, block.format, block.tensor_scale, "absmax")
+    return _best(block, [start, to_four])
+
+
+_SEARCHES = {"mse": _search_neighbours, "four_over_six": _search_four_over_six}

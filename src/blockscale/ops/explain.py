@@ -1,0 +1,81 @@
+"""Why a call runs as it does: every kernel's answer, and the least the work can cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from blockscale.kernels.prepared import prepared_layout
+from blockscale.ops.choose import Answer, answers
+from blockscale.problem import Problem
+from blockscale.runtime import Ceilings, ceilings
+
+
+@dataclass(frozen=True)
+class Explanation:
+    problem: Problem
+    answers: list[Answer]
+    ceilings: Ceilings
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel that runs."""
+        return next(answer.kernel for answer in self.answers if answer.refusal is None)
+
+    @property
+    def bytes_seconds(self) -> float:
+        return self.problem.bytes / self.ceilings.read_bytes_per_s
+
+    @property
+    def flops_seconds(self) -> float:
+        return self.problem.flops / self.ceilings.flops_per_s
+
+    @property
+    def floor_seconds(self) -> float:
+        """No kernel is faster than its bytes at the read ceiling or its flops at the product's."""
+        return max(self.bytes_seconds, self.flops_seconds)
+
+    def __str__(self) -> str:
+        problem, limit = self.problem, self.ceilings
+        bound = "bytes" if self.bytes_seconds >= self.flops_seconds else "flops"
+        moved, worked = _si(problem.bytes, "B"), _si(problem.flops, "flop")
+        by_bytes = f"{_si(self.bytes_seconds, 's')} at {_si(limit.read_bytes_per_s, 'B/s')}"
+        by_flops = f"{_si(self.flops_seconds, 's')} at {_si(limit.flops_per_s, 'flop/s')}"
+        floor = f"{_si(self.floor_seconds, 's')}, set by {bound}"
+        lines = [
+            str(problem),
+            f"  work     {moved}, {worked}, {problem.intensity:.3g} flop/byte",
+            f"  floor    {floor}: {by_bytes}, {by_flops} (both measured here)",
+            f"  weights  {self._weights()}",
+        ]
+        for answer in self.answers:
+            if answer.refusal is not None:
+                lines.append(f"  not      {answer.kernel}: {answer.refusal}")
+            elif answer.kernel == self.kernel:
+                lines.append(f"  runs     {answer.kernel} with {answer.config}")
+            else:
+                lines.append(f"  could    {answer.kernel}: takes it too, but comes later")
+        return "\n".join(lines)
+
+    def _weights(self) -> str:
+        format, layout = self.problem.w_kind
+        wanted = prepared_layout(format, self.problem.target)
+        if layout == wanted:
+            return f"in {layout}, the layout this target's kernels read"
+        return f"in {layout}; this target's kernels read {wanted}: w.prepare() once"
+
+
+def explain(problem: Problem, device: torch.device) -> Explanation:
+    return Explanation(problem, answers(problem), ceilings(device, problem.out_dtype))
+
+
+def _si(value: float, unit: str) -> str:
+    """Three digits with a decimal prefix."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    for factor, prefix in ((1e-3, "m"), (1e-6, "u"), (1e-9, "n")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

@@ -1,0 +1,150 @@
+"""The matmul family: validate, choose, launch. One path for all verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import parse_spec
+from blockscale.ops import validate
+from blockscale.ops.choose import launch
+from blockscale.ops.operand import Operand, as_groups, as_rows
+from blockscale.ops.quantize import quantize_activations
+from blockscale.problem import Problem, dtype_name
+from blockscale.runtime import checks_enabled, target_of
+
+
+@dataclass(frozen=True)
+class MatmulCall:
+    """Everything a call of the family says. weights and biases: one each, or gate's and up's."""
+
+    x: Operand
+    weights: Sequence[Operand]
+    biases: Sequence[Tensor | None]
+    group_sizes: Tensor | None
+    activation: str
+    x_format: str  # the spec x is quantised to on the fly, or ""
+    x_tensor_scale: Tensor | None
+    out_dtype: torch.dtype
+
+    @property
+    def verb(self) -> str:
+        gated = "gated_" if self.activation else ""
+        return f"grouped_{gated}matmul" if self.group_sizes is not None else f"{gated}matmul"
+
+    @property
+    def out_shape(self) -> list[int]:
+        return [*self.x.shape[:-1], self.weights[0].shape[-2]]
+
+    def validate(self) -> None:
+        """Shapes, dtypes and devices; group sizes are looked at when the call runs."""
+        verb, x, weight = self.verb, self.x, self.weights[0]
+        names = ("gate", "up") if self.activation else ("w",)
+        for name, each in zip(names, self.weights, strict=True):
+            validate.check_weight(verb, name, each)
+        if self.activation:
+            validate.check_pair(verb, *self.weights)
+        validate.check_x(verb, x, weight.shape[-1])
+        bias_shape = (*weight.shape[:-2], weight.shape[-2])
+        for name, bias in zip(names, self.biases, strict=True):
+            validate.check_bias(
+                verb, f"{name}_bias" if self.activation else "bias", bias, bias_shape
+            )
+        if self.group_sizes is None:
+            validate.check_batch(verb, x, weight)
+        else:
+            validate.check_groups(verb, x, weight, self.group_sizes)
+        validate.check_out_dtype(verb, self.out_dtype)
+        if self.x_format:
+            if not x.is_plain:
+                raise ValueError(f"{verb}: x is quantised already ({x.kind}); leave x_format out")
+            validate.check_block(verb, "x", x.shape[-1], parse_spec(self.x_format))
+        devices: list[tuple[str, torch.device | None]] = [("x", x.device)]
+        devices += [(name, each.device) for name, each in zip(names, self.weights, strict=True)]
+        devices += [("bias", bias.device if bias is not None else None) for bias in self.biases]
+        sizes = self.group_sizes
+        validate.check_devices(
+            verb, [*devices, ("group_sizes", None if sizes is None else sizes.device)]
+        )
+
+    def problem(self) -> Problem:
+        """The facts, once x is in the form that the kernel sees."""
+        weight, ragged = self.weights[0], self.group_sizes is not None
+        groups = weight.shape[0] if len(weight.shape) == 3 else 1
+        rows = 1
+        for extent in self.x.shape[:-1]:
+            rows *= extent
+        return Problem(
+            verb=self.verb,
+            m=rows if ragged else rows // max(groups, 1),
+            n=weight.shape[-2],
+            k=weight.shape[-1],
+            groups=groups,
+            ragged=ragged,
+            gated=bool(self.activation),
+            bias=any(bias is not None for bias in self.biases),
+            activation=self.activation,
+            x=self.x.label,
+            w=weight.kind,
+            out=dtype_name(self.out_dtype),
+            target=target_of(self.x.device),
+        )
+
+
+def run(call: MatmulCall) -> Tensor:
+    """Quantise x if asked to, pick a kernel, launch it."""
+    if call.x_format:
+        call = _with_quantized_x(call)
+    problem = call.problem()
+    if call.group_sizes is not None and (call.group_sizes.device.type == "cpu" or checks_enabled()):
+        validate.check_group_values(call.verb, call.group_sizes.tolist(), problem.m)
+    out = torch.empty(problem.rows, problem.n, dtype=call.out_dtype, device=call.x.device)
+    if problem.rows:
+        launch(
+            problem,
+            as_rows(call.x),
+            tuple(as_groups(weight) for weight in call.weights),
+            tuple(_as_group_bias(bias, problem.groups) for bias in call.biases),
+            call.group_sizes,
+            out,
+        )
+    return out.reshape(call.out_shape)
+
+
+def _with_quantized_x(call: MatmulCall) -> MatmulCall:
+    x = quantize_activations(call.x.tensors[0], call.x_format, call.x_tensor_scale)
+    return MatmulCall(
+        x, call.weights, call.biases, call.group_sizes, call.activation, "", None, call.out_dtype
+    )
+
+
+def _as_group_bias(bias: Tensor | None, groups: int) -> Tensor | None:
+    return None if bias is None else bias.reshape(groups, -1)
+
+
+def run_input_grad(
+    grad: Tensor, weight: Operand, group_sizes: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """d/dx of a product: grad [..., n] -> [..., k]."""
+    groups = weight.shape[0] if len(weight.shape) == 3 else 1
+    rows = grad.reshape(-1, grad.shape[-1])
+    ragged = group_sizes is not None
+    problem = Problem(
+        verb="input_grad",
+        m=len(rows) if ragged else len(rows) // max(groups, 1),
+        n=weight.shape[-2],
+        k=weight.shape[-1],
+        groups=groups,
+        ragged=ragged,
+        x=dtype_name(grad.dtype),
+        w=weight.kind,
+        out=dtype_name(dtype),
+        target=target_of(grad.device),
+    )
+    out = torch.empty(len(rows), problem.k, dtype=dtype, device=grad.device)
+    if len(rows):
+        launch(problem, rows, as_groups(weight), group_sizes, out)
+    return out.reshape(*grad.shape[:-1], problem.k)

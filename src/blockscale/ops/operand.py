@@ -1,0 +1,81 @@
+"""Quantised operands as they cross `torch.library`: plain tensors, one string, a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from blockscale.kernels import Parts
+from blockscale.problem import Kind, dtype_name, parse_kind
+
+
+class Operand(NamedTuple):
+    """tensors are [x] where kind is ""; else codes, scale, then what the format has of tensor_scale
+    and codebook."""
+
+    tensors: Sequence[Tensor]
+    kind: str
+    shape: Sequence[int]
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.kind
+
+    @property
+    def parsed(self) -> Kind:
+        return parse_kind(self.kind)
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors[0].device
+
+    @property
+    def label(self) -> str:
+        """How a Problem names this operand."""
+        return dtype_name(self.tensors[0].dtype) if self.is_plain else self.kind
+
+    def parts(self) -> Parts:
+        codes, scale, *rest = self.tensors
+        format = self.parsed.format
+        tensor_scale = rest.pop(0) if format.has_tensor_scale else None
+        codebook = rest.pop(0) if format.is_codebook else None
+        return Parts(codes, scale, tensor_scale, codebook)
+
+
+def plain(x: Tensor) -> Operand:
+    return Operand([x], "", list(x.shape))
+
+
+def as_groups(operand: Operand) -> Parts:
+    """Parts of a weight [n, k] or [groups, n, k], always with the group dimension."""
+    parts = operand.parts()
+    if len(operand.shape) == 3:
+        return parts
+    scale = None if parts.tensor_scale is None else parts.tensor_scale.reshape(1)
+    return Parts(parts.codes[None], parts.scale[None], scale, parts.codebook)
+
+
+def as_rows(operand: Operand) -> Tensor | Parts:
+    """x as [rows, k], whatever its leading dimensions; one tensor scale per row."""
+    if operand.is_plain:
+        return operand.tensors[0].reshape(-1, operand.shape[-1])
+    parts = operand.parts()
+    lead = tuple(operand.shape[:-1])
+    return Parts(
+        parts.codes.reshape(-1, parts.codes.shape[-1]),
+        parts.scale.reshape(-1, parts.scale.shape[-1]),
+        spread_over_rows(parts.tensor_scale, lead).reshape(-1)
+        if parts.tensor_scale is not None
+        else None,
+        parts.codebook,
+    )
+
+
+def spread_over_rows(tensor_scale: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """A tensor scale of shape lead[:-1] or lead -> one per row, shape lead."""
+    if tuple(tensor_scale.shape) == lead:
+        return tensor_scale
+    return tensor_scale[..., None].expand(lead)

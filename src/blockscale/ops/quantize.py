@@ -1,0 +1,144 @@
+"""quantize, dequantize and repack: validate, choose, launch."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import Codebook, Format, parse_spec
+from blockscale.kernels import Parts
+from blockscale.layouts import Layout, canonical
+from blockscale.numerics import tensor_scale_of
+from blockscale.ops.choose import launch
+from blockscale.ops.operand import Operand, spread_over_rows
+from blockscale.problem import Kind, Problem, dtype_name, parse_kind
+from blockscale.runtime import target_of
+
+
+@lru_cache(maxsize=256)
+def codebook_tensor(element: Codebook, device: torch.device) -> Tensor:
+    """The table on a device. One tensor serves every QTensor of a format: nobody writes to it."""
+    return torch.tensor(element.values, dtype=torch.float32, device=device)
+
+
+def derive_tensor_scale(x: Tensor, format: Format, per_row: bool) -> Tensor:
+    """One per matrix (shape x.shape[:-2]) or one per row (x.shape[:-1])."""
+    dims = (-1,) if per_row else (-2, -1)
+    if x.numel() == 0:
+        return torch.ones(x.shape[: -len(dims)], dtype=torch.float32, device=x.device)
+    return tensor_scale_of(x, format, dims)
+
+
+def storage(kind: Kind, shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Uninitialised codes and scale."""
+    codes = kind.layout.code_storage_shape(kind.format, shape)
+    scale = kind.layout.scale_storage_shape(kind.format, shape)
+    return (
+        torch.empty(codes, dtype=torch.uint8, device=device),
+        torch.empty(scale, dtype=torch.uint8, device=device),
+    )
+
+
+def run_quantize(
+    x: Tensor,  # [..., n, k]
+    kind: Kind,
+    rule: str,
+    tensor_scale: Tensor | None,  # float32, one per matrix or per row
+    codebook: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Codes and scales, in the layout of `kind`."""
+    *lead, n, k = x.shape
+    groups = prod(lead)
+    codes, scale = storage(kind, tuple(x.shape), x.device)
+    if x.numel() == 0:
+        return codes, scale
+    problem = Problem(
+        verb="quantize",
+        m=groups * n,
+        n=0,
+        k=k,
+        rule=rule,
+        x=dtype_name(x.dtype),
+        w=str(kind),
+        out="uint8",
+        target=target_of(x.device),
+    )
+    row_scale = None
+    if tensor_scale is not None:
+        row_scale = spread_over_rows(tensor_scale, tuple(x.shape[:-1])).reshape(groups, n)
+    launch(
+        problem,
+        x.reshape(groups, n, k),
+        row_scale,
+        codebook,
+        codes.view(groups, *codes.shape[len(lead) :]),
+        scale.view(groups, *scale.shape[len(lead) :]),
+    )
+    return codes, scale
+
+
+def quantize_activations(x: Tensor, spec: str, tensor_scale: Tensor | None) -> Operand:
+    """x [..., k] quantised on the fly: absmax scales, one tensor scale per row or a given one."""
+    format = parse_spec(spec)
+    kind = Kind(format, canonical(format))
+    rows = x.reshape(-1, x.shape[-1])
+    if not format.has_tensor_scale:
+        tensor_scale = None
+    elif tensor_scale is None:
+        tensor_scale = derive_tensor_scale(rows, format, per_row=True)
+    else:
+        tensor_scale = tensor_scale.reshape(-1).expand(len(rows))
+    codebook = None
+    if isinstance(format.element, Codebook):
+        codebook = codebook_tensor(format.element, x.device)
+    codes, scale = run_quantize(rows, kind, "absmax", tensor_scale, codebook)
+    tensors = [part for part in (codes, scale, tensor_scale, codebook) if part is not None]
+    shape = list(x.shape)
+    if x.dim() != 2:
+        tensors[0] = codes.reshape(*shape[:-1], codes.shape[-1])
+        tensors[1] = scale.reshape(*shape[:-1], scale.shape[-1])
+        if tensor_scale is not None:
+            tensors[2] = tensor_scale.reshape(shape[:-1])
+    return Operand(tensors, str(kind), shape)
+
+
+def run_dequantize(operand: Operand, dtype: torch.dtype) -> Tensor:
+    shape = tuple(operand.shape)
+    *lead, n, k = shape
+    groups = prod(lead)
+    parts = operand.parts()
+    out = torch.empty(groups, n, k, dtype=dtype, device=operand.device)
+    if out.numel() == 0:
+        return out.reshape(shape)
+    row_scale = None
+    if parts.tensor_scale is not None:
+        row_scale = spread_over_rows(parts.tensor_scale, shape[:-1]).reshape(groups, n)
+    problem = Problem(
+        verb="dequantize",
+        m=groups * n,
+        n=0,
+        k=k,
+        x=dtype_name(dtype),
+        w=operand.kind,
+        out=dtype_name(dtype),
+        target=target_of(operand.device),
+    )
+    codes = parts.codes.reshape(groups, *parts.codes.shape[len(lead) :])
+    scale = parts.scale.reshape(groups, *parts.scale.shape[len(lead) :])
+    launch(problem, Parts(codes, scale, row_scale, parts.codebook), out)
+    return out.reshape(shape)
+
+
+def repack(operand: Operand, target: Layout) -> tuple[Tensor, Tensor]:
+    """Codes and scale of an operand in another layout, bit for bit the same tensor."""
+    format, now = parse_kind(operand.kind)
+    shape, parts = tuple(operand.shape), operand.parts()
+    codes, scale = parts.codes, parts.scale
+    if target.codes != now.codes:
+        codes = target.pack_codes(now.unpack_codes(codes, format, shape), format)
+    if target.scales != now.scales:
+        scale = target.pack_scale(now.unpack_scale(scale, format, shape), format)
+    return codes, scale

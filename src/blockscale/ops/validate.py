@@ -1,0 +1,120 @@
+"""Checks that give one clear error: the argument, the numbers and the nearest fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import Format
+from blockscale.layouts import canonical
+from blockscale.ops.operand import Operand
+
+FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_float(verb: str, name: str, x: Tensor) -> None:
+    if x.dtype not in FLOAT_DTYPES:
+        raise TypeError(
+            f"{verb}: {name} must be float32, bfloat16 or float16, got {x.dtype}: "
+            f"cast it first, as in {name}.float()"
+        )
+
+
+def check_out_dtype(verb: str, dtype: torch.dtype) -> None:
+    if dtype not in FLOAT_DTYPES:
+        raise TypeError(f"{verb}: out_dtype must be float32, bfloat16 or float16, got {dtype}")
+
+
+def check_block(verb: str, name: str, k: int, format: Format) -> None:
+    if k == 0 or k % format.block:
+        raise ValueError(
+            f"{verb}: {format} needs {name}'s last dimension divisible by {format.block}, got {k}: "
+            "pad it or keep this layer unquantised"
+        )
+
+
+def check_devices(verb: str, named: Sequence[tuple[str, torch.device | None]]) -> None:
+    present = [(name, device) for name, device in named if device is not None]
+    first_name, first = present[0]
+    for name, device in present[1:]:
+        if device != first:
+            raise ValueError(
+                f"{verb}: {first_name} is on {first} but {name} is on {device}: move one with .to()"
+            )
+
+
+def check_x(verb: str, x: Operand, k: int) -> None:
+    if len(x.shape) < 1 or x.shape[-1] != k:
+        raise ValueError(f"{verb}: x has k={x.shape[-1] if x.shape else 0} but w has k={k}")
+    if x.is_plain:
+        check_float(verb, "x", x.tensors[0])
+    elif x.parsed.layout != canonical(x.parsed.format):
+        raise ValueError(
+            f"{verb}: x is packed as {x.parsed.layout}; a quantised x must be in its canonical "
+            f"layout: x.pack({str(canonical(x.parsed.format))!r})"
+        )
+
+
+def check_weight(verb: str, name: str, w: Operand) -> None:
+    if len(w.shape) not in (2, 3):
+        raise ValueError(f"{verb}: {name} must be [n, k] or [l, n, k], got shape {tuple(w.shape)}")
+    scale = w.parts().tensor_scale
+    if scale is not None and tuple(scale.shape) != tuple(w.shape[:-2]):
+        raise ValueError(
+            f"{verb}: {name} has one tensor scale per row; weights have one per matrix: quantise "
+            "without tensor_scale='row'"
+        )
+
+
+def check_bias(verb: str, name: str, bias: Tensor | None, shape: tuple[int, ...]) -> None:
+    if bias is None:
+        return
+    check_float(verb, name, bias)
+    if tuple(bias.shape) != shape:
+        raise ValueError(f"{verb}: {name} must have shape {shape}, got {tuple(bias.shape)}")
+
+
+def check_pair(verb: str, gate: Operand, up: Operand) -> None:
+    if tuple(gate.shape) != tuple(up.shape) or gate.kind != up.kind:
+        raise ValueError(
+            f"{verb}: gate and up must be alike, got {gate.kind} {tuple(gate.shape)} "
+            f"and {up.kind} {tuple(up.shape)}"
+        )
+
+
+def check_batch(verb: str, x: Operand, w: Operand) -> None:
+    """For w [l, n, k] outside the grouped verbs."""
+    if len(w.shape) == 3 and (len(x.shape) != 3 or x.shape[0] != w.shape[0]):
+        raise ValueError(
+            f"{verb}: w is a batch of {w.shape[0]} matrices, so x must be [{w.shape[0]}, m, "
+            f"{w.shape[-1]}], got {tuple(x.shape)}"
+        )
+
+
+def check_groups(verb: str, x: Operand, w: Operand, group_sizes: Tensor) -> None:
+    if len(w.shape) != 3:
+        raise ValueError(
+            f"{verb}: experts must be [e, n, k], got {tuple(w.shape)}; for one matrix use matmul"
+        )
+    if len(x.shape) != 2:
+        raise ValueError(f"{verb}: x must be [m, k], rows sorted by expert, got {tuple(x.shape)}")
+    if group_sizes.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{verb}: group_sizes must be int32 or int64, got {group_sizes.dtype}")
+    if tuple(group_sizes.shape) != (w.shape[0],):
+        raise ValueError(
+            f"{verb}: group_sizes must have one entry for each of the {w.shape[0]} experts, "
+            f"got shape {tuple(group_sizes.shape)}"
+        )
+
+
+def check_group_values(verb: str, sizes: list[int], rows: int) -> None:
+    for expert, size in enumerate(sizes):
+        if size < 0:
+            raise ValueError(f"{verb}: group_sizes[{expert}] is negative: {size}")
+    if sum(sizes) > rows:
+        raise ValueError(
+            f"{verb}: group_sizes sum to {sum(sizes)} but x has {rows} rows: "
+            "each row belongs to at most one expert"
+        )

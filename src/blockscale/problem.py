@@ -1,0 +1,119 @@
+"""The frozen facts of a call: what a kernel is chosen by, and what the work costs at least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from blockscale.formats import Format, parse_spec
+from blockscale.layouts import Layout, layout
+
+
+class Kind(NamedTuple):
+    """What an operand is: its format and where its bytes sit. Written "spec@layout"."""
+
+    format: Format
+    layout: Layout
+
+    def __str__(self) -> str:
+        return f"{self.format.spec}@{self.layout}"
+
+
+@lru_cache(maxsize=1024)
+def parse_kind(text: str) -> Kind:
+    spec, _, place = text.partition("@")
+    return Kind(parse_spec(spec), layout(place))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One call. Formats are strings, so that a Problem is hashable, printable and storable.
+
+    m         rows of x: of each batch where `groups` batches are multiplied alike, in all where
+              `ragged` groups of rows belong to `groups` experts
+    x, w      "bfloat16" for a plain tensor, or the kind of a quantised one; for quantize and
+              dequantize, x is the plain tensor [m, k] and w the quantised one
+    """
+
+    verb: str
+    m: int
+    n: int
+    k: int
+    groups: int = 1
+    ragged: bool = False
+    gated: bool = False
+    bias: bool = False
+    activation: str = ""
+    rule: str = ""
+    x: str
+    w: str
+    out: str
+    target: str
+
+    @property
+    def x_kind(self) -> Kind:
+        """Of a quantised x; an error where x is a plain tensor."""
+        return parse_kind(self.x)
+
+    @property
+    def w_kind(self) -> Kind:
+        return parse_kind(self.w)
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        return dtype_named(self.out)
+
+    @property
+    def rows(self) -> int:
+        return self.m if self.ragged else self.m * self.groups
+
+    @property
+    def weights_read(self) -> int:
+        """Weight matrices that must be read; a ragged call reads at most one expert per row."""
+        experts = min(self.groups, self.m) if self.ragged else self.groups
+        return experts * (2 if self.gated else 1)
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes that cross memory: every operand read once, the result written once."""
+        if self.verb in ("quantize", "dequantize"):
+            return round(self.m * self.k * (_bits(self.x) + _bits(self.w)) / 8)
+        moved = self.rows * self.k * _bits(self.x) + self.rows * self.n * _bits(self.out)
+        return round((moved + self.weights_read * self.n * self.k * _bits(self.w)) / 8)
+
+    @property
+    def flops(self) -> int:
+        if self.verb in ("quantize", "dequantize"):
+            return 0
+        return 2 * self.rows * self.n * self.k * (2 if self.gated else 1)
+
+    @property
+    def intensity(self) -> float:
+        """flops per byte."""
+        return self.flops / max(self.bytes, 1)
+
+    def __str__(self) -> str:
+        size = f"m={self.m} k={self.k}"
+        if self.n:
+            size = f"m={self.m} n={self.n} k={self.k}"
+        if self.groups > 1:
+            size += f" {'experts' if self.ragged else 'batches'}={self.groups}"
+        return f"{self.verb} {size}, x {self.x}, w {self.w}, out {self.out}, on {self.target}"
+
+
+def _bits(operand: str) -> float:
+    if "@" in operand:
+        return parse_kind(operand).format.bits_per_value
+    return torch.finfo(dtype_named(operand)).bits
+
+
+def dtype_named(name: str) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

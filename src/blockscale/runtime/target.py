@@ -1,0 +1,52 @@
+"""Which machine a tensor lives on, as the facts that choose a kernel."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+
+@lru_cache(maxsize=64)
+def target_of(device: torch.device) -> str:
+    """ "cpu", "sm_90", or the device type of something the library has no kernels for."""
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return f"sm_{major}{minor}"
+    return device.type
+
+
+def resolve_device(device: torch.device | str) -> torch.device:
+    """A device with its index, or an error that says why it cannot be used."""
+    resolved = torch.device(device)
+    if resolved.type == "cuda":
+        if not torch.cuda.is_available():
+            raise RuntimeError(f"device {device!r}: torch {torch.__version__} sees no CUDA device")
+        if ":" not in str(resolved):
+            resolved = torch.device("cuda", torch.cuda.current_device())
+    return resolved
+
+
+def devices() -> list[torch.device]:
+    """The CPU, then each GPU. Asking counts GPUs; it does not initialise CUDA."""
+    return [torch.device("cpu")] + [
+        torch.device("cuda", i) for i in range(torch.cuda.device_count())
+    ]
+
+
+def describe_device(device: torch.device) -> str:
+    if device.type != "cuda":
+        threads = torch.get_num_threads()
+        return f"{_cpu_name()}, {threads} of {os.cpu_count()} threads"
+    facts = torch.cuda.get_device_properties(device)
+    return f"{facts.name}, {facts.multi_processor_count} SMs, {facts.total_memory / 2**30:.0f} GiB"
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]} ({platform.machine()})" if names else platform.machine()

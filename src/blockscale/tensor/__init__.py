@@ -1,0 +1,24 @@
+"""QTensor and the public verbs."""
+
+from blockscale.tensor.qtensor import QTensor
+from blockscale.tensor.quantize import fit_codebook, quantize
+from blockscale.tensor.verbs import (
+    explain,
+    gated_matmul,
+    grouped_gated_matmul,
+    grouped_matmul,
+    linear,
+    matmul,
+)
+
+__all__ = [
+    "QTensor",
+    "explain",
+    "fit_codebook",
+    "gated_matmul",
+    "grouped_gated_matmul",
+    "grouped_matmul",
+    "linear",
+    "matmul",
+    "quantize",
+]

@@ -1,0 +1,285 @@
+"""`QTensor`: a format and the bytes.
+
+    x[..., r, c] = decode(code[..., r, c]) * scale[..., r, c // block] * tensor_scale[...]
+
+A frozen container, not a `torch.Tensor` subclass: nothing that casts, moves or compiles tensors can
+change what its bytes mean. It is born canonical (row-major codes and scales, what files hold and
+what can be sliced); `prepare` packs it once into what a device's kernels read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockscale import ops
+from blockscale.formats import MXFP4, NVFP4, Codebook, Format
+from blockscale.formats import format as find_format
+from blockscale.layouts import Layout, canonical
+from blockscale.layouts import layout as find_layout
+from blockscale.numerics import element_map, mxfp4_scales_to_nvfp4
+from blockscale.runtime import resolve_device, target_of
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class QTensor:
+    """A quantised tensor of logical shape [..., n, k]; made by `quantize` or `from_storage`.
+
+    codes, scale   uint8 storage, as `layout` places it (F32 scales as their bytes)
+    tensor_scale   float32, one per matrix (shape[:-2]) or one per row (shape[:-1]); None where the
+                   format has none
+    codebook       float32 [2^bits], the table that decodes; None for float elements
+    """
+
+    format: Format
+    shape: tuple[int, ...]
+    codes: Tensor
+    scale: Tensor
+    tensor_scale: Tensor | None
+    codebook: Tensor | None
+    layout: Layout
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @classmethod
+    def from_storage(
+        cls,
+        format: Format | str,
+        codes: Tensor,
+        scale: Tensor,
+        *,
+        tensor_scale: Tensor | None = None,
+        codebook: Tensor | None = None,
+    ) -> QTensor:
+        """From canonical bytes, as files hold them: codes [..., n, bytes], scale [..., n, bytes].
+
+        A tensor scale or a codebook that is left out is 1, or the format's own table.
+        """
+        format = find_format(format)
+        if codes.dim() < 2:
+            raise ValueError(f"codes must be [..., n, bytes], got shape {tuple(codes.shape)}")
+        if tensor_scale is None and format.has_tensor_scale:
+            tensor_scale = torch.ones(codes.shape[:-2], dtype=torch.float32, device=codes.device)
+        if codebook is None and isinstance(format.element, Codebook):
+            codebook = ops.codebook_tensor(format.element, codes.device)
+        shape = (*codes.shape[:-1], codes.shape[-1] * 8 // format.element.bits)
+        return cls(format, shape, codes, scale, tensor_scale, codebook, canonical(format))
+
+    # --- facts -------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return self.codes.device
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What there is of codes, scale, tensor_scale and codebook, in that order."""
+        every = (self.codes, self.scale, self.tensor_scale, self.codebook)
+        return [part for part in every if part is not None]
+
+    @property
+    def nbytes(self) -> int:
+        """Of everything, padding of the layout included."""
+        return sum(part.nbytes for part in self.tensors)
+
+    @property
+    def bits_per_value(self) -> float:
+        return 8 * self.nbytes / max(self.numel, 1)
+
+    @property
+    def operand(self) -> ops.Operand:
+        """This tensor as `torch.library` ops take it."""
+        return ops.Operand(self.tensors, f"{self.format.spec}@{self.layout}", list(self.shape))
+
+    # --- what it can become ------------------------------------------------------------------
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """cast(fp32(fp32(decode * scale) * tensor_scale)): the same bits on every device."""
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise TypeError(f"dequantize: dtype must be float32, bfloat16 or float16, got {dtype}")
+        out: Tensor = ops.dequantize(*self.operand, dtype)
+        return out
+
+    def pack(self, layout: Layout | str) -> QTensor:
+        """The same tensor placed otherwise: "blocked", "rows", "bits", "planes", or a pair."""
+        target = find_layout(layout, self.layout)
+        if target == self.layout:
+            return self
+        target.check(self.format, self.shape)
+        codes, scale = ops.repack(self.operand, target)
+        return replace(self, codes=codes, scale=scale, layout=target)
+
+    def prepare(self, device: torch.device | str | None = None) -> QTensor:
+        """On `device`, in the one layout that its kernels read, for every m."""
+        moved = self if device is None else self.to(device)
+        return moved.pack(ops.prepared_layout(self.format, target_of(moved.device)))
+
+    def to(self, device: torch.device | str) -> QTensor:
+        device = resolve_device(device)
+        if device == self.device:
+            return self
+        return replace(
+            self,
+            codes=self.codes.to(device),
+            scale=self.scale.to(device),
+            tensor_scale=None if self.tensor_scale is None else self.tensor_scale.to(device),
+            codebook=None if self.codebook is None else self.codebook.to(device),
+        )
+
+    def to_format(
+        self, format: Format | str, *, requantize: bool = False, scale: str = "absmax"
+    ) -> QTensor:
+        """Without loss where that is possible: MXFP4 to NVFP4 while the block exponents of a matrix
+        span at most 17, MXFP4 to MXFP6 and MXFP8. Otherwise an error, or with `requantize` a
+        rounding of the dequantised values with the given scale rule."""
+        target = find_format(format)
+        if target == self.format:
+            return self
+        if not requantize:
+            return _convert_exactly(self, target)
+        from blockscale.tensor.quantize import quantize
+
+        return quantize(self.dequantize(), target, scale=scale)
+
+    # --- indexing, equality, printing ----------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> QTensor:
+        """Leading dimensions by integer, slice or integer tensor; rows by slice. Views, no copies.
+
+        Rows can be cut at the layout's granularity: anywhere in canonical bytes, at multiples of
+        128 in blocked scales. k cannot be cut.
+        """
+        lead, rows = _parse_index(index, self)
+        codes, scale, tensor_scale = self.codes[lead], self.scale[lead], self.tensor_scale
+        whole = (*codes.shape[: codes.dim() - (self.codes.dim() - len(self.shape[:-2]))],)
+        shape = (*whole, *self.shape[-2:])
+        codes, scale = self.layout.slice_rows(codes, scale, self.format, shape, rows)
+        if tensor_scale is not None:
+            per_row = tensor_scale.dim() == len(self.shape) - 1
+            tensor_scale = tensor_scale[lead]
+            tensor_scale = tensor_scale[..., rows] if per_row else tensor_scale
+        shape = (*whole, rows.stop - rows.start, self.shape[-1])
+        return replace(self, shape=shape, codes=codes, scale=scale, tensor_scale=tensor_scale)
+
+    def __eq__(self, other: object) -> bool:
+        """The same format, shape and bits, wherever they sit."""
+        if not isinstance(other, QTensor):
+            return NotImplemented
+        if self.format.spec != other.format.spec or self.shape != other.shape:
+            return False
+        place = canonical(self.format)
+        mine, theirs = self.pack(place).tensors, other.to(self.device).pack(place).tensors
+        return all(
+            a.shape == b.shape and torch.equal(a, b) for a, b in zip(mine, theirs, strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{self.format} {list(self.shape)}",
+            f"{self.bits_per_value:.4g} bits/value",
+            f"{self.nbytes:,} bytes",
+            f"layout {self.layout}",
+            str(self.device),
+        ]
+        if self.tensor_scale is not None:
+            one = self.tensor_scale.numel() == 1 and self.device.type == "cpu"
+            value = f"{self.tensor_scale.item():.6g}" if one else list(self.tensor_scale.shape)
+            parts.insert(1, f"tensor_scale {value}")
+        if self.codebook is not None and isinstance(self.format.element, Codebook):
+            parts.insert(1, f"codebook of {self.codebook.numel()}")
+        return f"QTensor({', '.join(parts)})"
+
+
+def _check(q: QTensor) -> None:
+    """Every byte accounted for, before anything reads one."""
+    name = f"QTensor({q.format})"
+    if len(q.shape) < 2 or min(q.shape) < 0:
+        raise ValueError(f"{name}: shape must be [..., n, k], got {q.shape}")
+    if prod(q.shape) >= 2**62:
+        raise ValueError(f"{name}: shape {q.shape} has more values than can be addressed")
+    q.layout.check(q.format, q.shape)
+    expected: dict[str, tuple[torch.dtype, list[tuple[int, ...]]]] = {
+        "codes": (torch.uint8, [q.layout.code_storage_shape(q.format, q.shape)]),
+        "scale": (torch.uint8, [q.layout.scale_storage_shape(q.format, q.shape)]),
+    }
+    optional: dict[str, tuple[bool, list[tuple[int, ...]]]] = {
+        "tensor_scale": (q.format.has_tensor_scale, [q.shape[:-2], q.shape[:-1]]),
+        "codebook": (q.format.is_codebook, [(1 << q.format.element.bits,)]),
+    }
+    for field, (needed, shapes) in optional.items():
+        if needed != (getattr(q, field) is not None):
+            raise ValueError(f"{name}: {field} is {'missing' if needed else 'not of this format'}")
+        if needed:
+            expected[field] = (torch.float32, shapes)
+    for field, (dtype, shapes) in expected.items():
+        part = getattr(q, field)
+        if part.dtype != dtype:
+            raise TypeError(f"{name}: {field} must be {dtype}, got {part.dtype}")
+        if tuple(part.shape) not in shapes:
+            wanted = " or ".join(str(list(shape)) for shape in shapes)
+            raise ValueError(
+                f"{name}: {field} must have shape {wanted} for {list(q.shape)} in layout "
+                f"{q.layout}, got {list(part.shape)}"
+            )
+        if part.device != q.codes.device:
+            raise ValueError(
+                f"{name}: codes are on {q.codes.device} but {field} is on {part.device}"
+            )
+
+
+def _parse_index(index: Any, q: QTensor) -> tuple[tuple[Any, ...], slice]:
+    """Indices of the leading dimensions, and the rows as a slice with explicit ends."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if Ellipsis in [part for part in parts if part is Ellipsis]:
+        at = next(i for i, part in enumerate(parts) if part is Ellipsis)
+        parts[at : at + 1] = [slice(None)] * (len(q.shape) - len(parts) + 1)
+    if len(parts) > len(q.shape):
+        raise IndexError(f"{len(parts)} indices for a tensor of {len(q.shape)} dimensions")
+    parts += [slice(None)] * (len(q.shape) - len(parts))
+    *lead, rows, columns = parts
+    if not isinstance(columns, slice) or columns.indices(q.shape[-1]) != (0, q.shape[-1], 1):
+        raise IndexError("k cannot be cut: quantise the part you need, or dequantize first")
+    n, step = q.shape[-2], q.layout.row_granularity
+    if not isinstance(rows, slice):
+        raise IndexError(f"rows are cut by slices, got {rows!r}: for one row use [i : i + 1]")
+    start, stop, stride = rows.indices(n)
+    stop = max(start, stop)
+    if stride != 1 or start % step or (stop % step and stop != n):
+        raise IndexError(
+            f"rows {start}:{stop}:{stride} do not fall on the granularity {step} of layout "
+            f"{q.layout}: pack('rows') first, or cut at multiples of {step}"
+        )
+    return tuple(lead), slice(start, stop)
+
+
+def _convert_exactly(q: QTensor, target: Format) -> QTensor:
+    q = q.pack(canonical(q.format))
+    codes = q.layout.unpack_codes(q.codes, q.format, q.shape)
+    if q.format == MXFP4 and target == NVFP4:
+        lead = q.shape[:-2]
+        flat = codes.reshape(-1, *q.shape[-2:]), q.scale.reshape(-1, *q.scale.shape[-2:])
+        scale, tensor_scale = mxfp4_scales_to_nvfp4(*flat)
+        scale = scale.reshape(*lead, *scale.shape[-2:])
+        return QTensor.from_storage(NVFP4, q.codes, scale, tensor_scale=tensor_scale.reshape(lead))
+    table = element_map(q.format, target)
+    if table is None:
+        raise ValueError(
+            f"to_format: {q.format} has no lossless form in {target}: pass requantize=True to round"
+        )
+    codes = table.to(q.device)[codes.to(torch.int64)]
+    packed = canonical(target).pack_codes(codes, target)
+    return QTensor.from_storage(target, packed, q.scale, tensor_scale=q.tensor_scale)
