@@ -115,20 +115,19 @@ class Blocked:
         rows, columns = scale.shape[-2:]
         bytes_shape = self.storage_shape(tuple(scale.shape), scale_bytes)
         storage = torch.zeros(bytes_shape, dtype=torch.uint8, device=scale.device)
-        flat = storage.reshape(-1, bytes_shape[-1])
-        padding = (0, -columns % ATOM_COLUMNS, 0, -rows % ATOM_ROWS)
-        padded = torch.nn.functional.pad(scale.reshape(-1, rows, columns), padding)
-        if flat.numel():
-            view = atom_view(flat, rows, columns)
+        if storage.numel():
+            padding = (0, -columns % ATOM_COLUMNS, 0, -rows % ATOM_ROWS)
+            padded = torch.nn.functional.pad(scale.reshape(-1, rows, columns), padding)
             atoms = padded.unflatten(1, (-1, 4, 32)).unflatten(4, (-1, 4))  # l, rm, 4, 32, rk, 4
+            view = atom_view(storage.view(-1, bytes_shape[-1]), rows, columns)
             view.copy_(atoms.permute(3, 2, 1, 5, 4, 0))
         return storage
 
     def unpack(self, storage: Tensor, shape: tuple[int, ...], scale_bytes: int) -> Tensor:
         rows, columns = shape[-2:]
-        flat = storage.contiguous().reshape(-1, storage.shape[-1])
-        if not flat.numel():
+        if not storage.numel():
             return torch.zeros(shape, dtype=torch.uint8, device=storage.device)
+        flat = storage.contiguous().view(-1, storage.shape[-1])
         atoms = atom_view(flat, rows, columns).permute(5, 2, 1, 0, 4, 3)  # l, rm, 4, 32, rk, 4
         padded = atoms.flatten(1, 3).flatten(2, 3)
         return padded[:, :rows, :columns].reshape(shape)

@@ -1,0 +1,38 @@
+"""Shared parameters. A format or a kernel joins the tests by being registered."""
+
+import pytest
+import torch
+
+from blockscale.formats import CATALOGUE, NVFP4
+
+# Formats of a user's own: other blocks, other scales, an asymmetric codebook, a small float that
+# nobody ships.
+ODD_CODEBOOK = (-0.9, -0.4, -0.1, 0.0, 0.05, 0.2, 0.55, 1.0)
+CUSTOM = [
+    NVFP4.replace(name="fp4_block32_e8m0", block=32, scale="e8m0", tensor_scale="none"),
+    NVFP4.replace(name="fp8_ue4m3", element="e4m3"),
+    NVFP4.replace(name="e3m3_block64", element="e3m3", block=64, scale="e8m0", tensor_scale="none"),
+    CATALOGUE["kbit3"].replace(name="odd_codebook", codebook=ODD_CODEBOOK),
+    CATALOGUE["kbit4"].replace(name="kbit4_block128_ue4m3", block=128, scale="ue4m3"),
+    CATALOGUE["kbit2"].replace(name="kbit2_e8m0", scale="e8m0", tensor_scale="none"),
+]
+FORMATS = [*CATALOGUE.values(), *CUSTOM]
+
+
+def pytest_generate_tests(metafunc):
+    """A test that asks for `fmt` runs for every format."""
+    if "fmt" in metafunc.fixturenames:
+        metafunc.parametrize("fmt", FORMATS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def flush_denormal():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush subnormals")
+    yield
+    torch.set_flush_denormal(False)
