@@ -19,7 +19,7 @@ class Kind(NamedTuple):
     layout: Layout
 
     def __str__(self) -> str:
-        return f"{self.format.spec}@{self.layout}"
+        return self.format.spec + "@" + self.layout.name
 
 
 @lru_cache(maxsize=1024)

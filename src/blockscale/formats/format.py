@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal, cast
 
 from blockscale.formats.elements import FLOATS, SCALES, Codebook, Float, normal_float
@@ -35,6 +34,9 @@ class Format:
     block: int
     scale: Float
     tensor_scale: TensorScale = "none"
+    # The canonical string, for `torch.library`, files and caches; `parse_spec` reads it. It says
+    # what a kernel must know. The values of a codebook are not in it: they travel with the tensor.
+    spec: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.block < 8 or self.block > 4096 or self.block & (self.block - 1):
@@ -55,6 +57,10 @@ class Format:
                 f"{self.name}: tensor_scale must be 'none', 'amax' or 'pow2', "
                 f"got {self.tensor_scale!r}"
             )
+        spec = f"{self.element.name}/{self.block}:{self.scale.name}"
+        if self.has_tensor_scale:
+            spec += f":{self.tensor_scale}"
+        object.__setattr__(self, "spec", spec)
 
     @property
     def bits_per_value(self) -> float:
@@ -68,18 +74,6 @@ class Format:
     @property
     def has_tensor_scale(self) -> bool:
         return self.tensor_scale != "none"
-
-    @cached_property
-    def spec(self) -> str:
-        """The canonical string, for `torch.library`, files and caches; `parse_spec` reads it.
-
-        It says what a kernel must know. The values of a codebook are not in it: they travel with
-        the tensor.
-        """
-        parts = [f"{self.element.name}/{self.block}", self.scale.name]
-        if self.has_tensor_scale:
-            parts.append(self.tensor_scale)
-        return ":".join(parts)
 
     def replace(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -54,9 +54,13 @@ class Layout:
 
     codes: str
     scales: str
+    name: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"{self.codes}/{self.scales}")
 
     def __str__(self) -> str:
-        return f"{self.codes}/{self.scales}"
+        return self.name
 
     @property
     def row_granularity(self) -> int:

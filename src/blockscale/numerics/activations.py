@@ -26,7 +26,7 @@ class Activation:
 
     def __str__(self) -> str:
         if self.name == "swiglu_oai":
-            return f"swiglu_oai({self.alpha!r},{self.limit!r})"
+            return "swiglu_oai(" + str(self.alpha) + "," + str(self.limit) + ")"
         return self.name
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor:

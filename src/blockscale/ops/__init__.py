@@ -3,14 +3,20 @@
 from blockscale.kernels.prepared import prepared_layout
 from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
 from blockscale.ops.explain import Explanation, explain
-from blockscale.ops.library import MATMULS, dequantize, quantize
+from blockscale.ops.library import (
+    dequantize,
+    gated_matmul,
+    grouped_gated_matmul,
+    grouped_matmul,
+    matmul,
+    quantize,
+)
 from blockscale.ops.matmul import MatmulCall
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.quantize import codebook_tensor, repack
 from blockscale.ops.validate import check_block, check_float
 
 __all__ = [
-    "MATMULS",
     "VERBS",
     "Answer",
     "Choice",
@@ -24,6 +30,10 @@ __all__ = [
     "codebook_tensor",
     "dequantize",
     "explain",
+    "gated_matmul",
+    "grouped_gated_matmul",
+    "grouped_matmul",
+    "matmul",
     "plain",
     "prepared_layout",
     "quantize",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from blockscale.formats import parse_spec
+from blockscale.layouts import canonical
 from blockscale.ops import validate
 from blockscale.ops.choose import launch
 from blockscale.ops.operand import Operand, as_groups, as_rows
 from blockscale.ops.quantize import quantize_activations
-from blockscale.problem import Problem, dtype_name
+from blockscale.problem import Kind, Problem, dtype_name
 from blockscale.runtime import checks_enabled, target_of
 
 
@@ -27,6 +28,7 @@ class MatmulCall:
     group_sizes: Tensor | None
     activation: str
     x_format: str  # the spec x is quantised to on the fly, or ""
+    x_codebook: Sequence[float]  # its table, where it has one
     x_tensor_scale: Tensor | None
     out_dtype: torch.dtype
 
@@ -45,8 +47,6 @@ class MatmulCall:
         names = ("gate", "up") if self.activation else ("w",)
         for name, each in zip(names, self.weights, strict=True):
             validate.check_weight(verb, name, each)
-        if self.activation:
-            validate.check_pair(verb, *self.weights)
         validate.check_x(verb, x, weight.shape[-1])
         bias_shape = (*weight.shape[:-2], weight.shape[-2])
         for name, bias in zip(names, self.biases, strict=True):
@@ -70,8 +70,15 @@ class MatmulCall:
             verb, [*devices, ("group_sizes", None if sizes is None else sizes.device)]
         )
 
+    def _x_label(self) -> str:
+        """x as the kernel sees it: quantised, where it is to be quantised on the fly."""
+        if not self.x_format:
+            return self.x.label
+        format = parse_spec(self.x_format)
+        return str(Kind(format, canonical(format)))
+
     def problem(self) -> Problem:
-        """The facts, once x is in the form that the kernel sees."""
+        """The facts that choose the kernel."""
         weight, ragged = self.weights[0], self.group_sizes is not None
         groups = weight.shape[0] if len(weight.shape) == 3 else 1
         rows = 1
@@ -87,7 +94,7 @@ class MatmulCall:
             gated=bool(self.activation),
             bias=any(bias is not None for bias in self.biases),
             activation=self.activation,
-            x=self.x.label,
+            x=self._x_label(),
             w=weight.kind,
             out=dtype_name(self.out_dtype),
             target=target_of(self.x.device),
@@ -95,7 +102,7 @@ class MatmulCall:
 
 
 def run(call: MatmulCall) -> Tensor:
-    """Quantise x if asked to, pick a kernel, launch it."""
+    """Quantise x if asked to, pick a kernel, launch it. The call has been validated."""
     if call.x_format:
         call = _with_quantized_x(call)
     problem = call.problem()
@@ -115,10 +122,8 @@ def run(call: MatmulCall) -> Tensor:
 
 
 def _with_quantized_x(call: MatmulCall) -> MatmulCall:
-    x = quantize_activations(call.x.tensors[0], call.x_format, call.x_tensor_scale)
-    return MatmulCall(
-        x, call.weights, call.biases, call.group_sizes, call.activation, "", None, call.out_dtype
-    )
+    x = quantize_activations(call.x.tensors[0], call.x_format, call.x_codebook, call.x_tensor_scale)
+    return replace(call, x=x, x_format="", x_codebook=(), x_tensor_scale=None)
 
 
 def _as_group_bias(bias: Tensor | None, groups: int) -> Tensor | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
 import torch
 from torch import Tensor
 
-from blockscale.formats import Codebook, Format, parse_spec
+from blockscale.formats import Format, parse_spec
 from blockscale.kernels import Parts
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import tensor_scale_of
@@ -19,9 +20,9 @@ from blockscale.runtime import target_of
 
 
 @lru_cache(maxsize=256)
-def codebook_tensor(element: Codebook, device: torch.device) -> Tensor:
-    """The table on a device. One tensor serves every QTensor of a format: nobody writes to it."""
-    return torch.tensor(element.values, dtype=torch.float32, device=device)
+def codebook_tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """A table on a device, made once: nobody writes to it."""
+    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def derive_tensor_scale(x: Tensor, format: Format, per_row: bool) -> Tensor:
@@ -80,7 +81,9 @@ def run_quantize(
     return codes, scale
 
 
-def quantize_activations(x: Tensor, spec: str, tensor_scale: Tensor | None) -> Operand:
+def quantize_activations(
+    x: Tensor, spec: str, table: Sequence[float], tensor_scale: Tensor | None
+) -> Operand:
     """x [..., k] quantised on the fly: absmax scales, one tensor scale per row or a given one."""
     format = parse_spec(spec)
     kind = Kind(format, canonical(format))
@@ -91,9 +94,7 @@ def quantize_activations(x: Tensor, spec: str, tensor_scale: Tensor | None) -> O
         tensor_scale = derive_tensor_scale(rows, format, per_row=True)
     else:
         tensor_scale = tensor_scale.reshape(-1).expand(len(rows))
-    codebook = None
-    if isinstance(format.element, Codebook):
-        codebook = codebook_tensor(format.element, x.device)
+    codebook = codebook_tensor(tuple(table), x.device) if format.is_codebook else None
     codes, scale = run_quantize(rows, kind, "absmax", tensor_scale, codebook)
     tensors = [part for part in (codes, scale, tensor_scale, codebook) if part is not None]
     shape = list(x.shape)

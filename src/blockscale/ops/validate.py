@@ -76,14 +76,6 @@ def check_bias(verb: str, name: str, bias: Tensor | None, shape: tuple[int, ...]
         raise ValueError(f"{verb}: {name} must have shape {shape}, got {tuple(bias.shape)}")
 
 
-def check_pair(verb: str, gate: Operand, up: Operand) -> None:
-    if tuple(gate.shape) != tuple(up.shape) or gate.kind != up.kind:
-        raise ValueError(
-            f"{verb}: gate and up must be alike, got {gate.kind} {tuple(gate.shape)} "
-            f"and {up.kind} {tuple(up.shape)}"
-        )
-
-
 def check_batch(verb: str, x: Operand, w: Operand) -> None:
     """For w [l, n, k] outside the grouped verbs."""
     if len(w.shape) == 3 and (len(x.shape) != 3 or x.shape[0] != w.shape[0]):

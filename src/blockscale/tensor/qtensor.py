@@ -22,6 +22,7 @@ from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
 from blockscale.layouts import layout as find_layout
 from blockscale.numerics import element_map, mxfp4_scales_to_nvfp4
+from blockscale.problem import Kind
 from blockscale.runtime import resolve_device, target_of
 
 
@@ -44,7 +45,8 @@ class QTensor:
     layout: Layout
 
     def __post_init__(self) -> None:
-        _check(self)
+        if not torch.compiler.is_compiling():  # there the op that made the parts has checked them
+            _check(self)
 
     @classmethod
     def from_storage(
@@ -66,7 +68,7 @@ class QTensor:
         if tensor_scale is None and format.has_tensor_scale:
             tensor_scale = torch.ones(codes.shape[:-2], dtype=torch.float32, device=codes.device)
         if codebook is None and isinstance(format.element, Codebook):
-            codebook = ops.codebook_tensor(format.element, codes.device)
+            codebook = ops.codebook_tensor(format.element.values, codes.device)
         shape = (*codes.shape[:-1], codes.shape[-1] * 8 // format.element.bits)
         return cls(format, shape, codes, scale, tensor_scale, codebook, canonical(format))
 
@@ -98,7 +100,7 @@ class QTensor:
     @property
     def operand(self) -> ops.Operand:
         """This tensor as `torch.library` ops take it."""
-        return ops.Operand(self.tensors, f"{self.format.spec}@{self.layout}", list(self.shape))
+        return ops.Operand(self.tensors, str(Kind(self.format, self.layout)), list(self.shape))
 
     # --- what it can become ------------------------------------------------------------------
 

@@ -48,13 +48,11 @@ def quantize(
         _check_finite(x)
     given = _given_tensor_scale(x, format, tensor_scale)
     per_row = isinstance(tensor_scale, str)
-    codebook = None
-    if isinstance(format.element, Codebook):
-        codebook = ops.codebook_tensor(format.element, x.device)
+    table = list(format.element.values) if isinstance(format.element, Codebook) else []
     kind = str(Kind(format, place))
-    codes, scales, scalars = ops.quantize(x.detach(), kind, scale, given, per_row, codebook)
-    if not format.has_tensor_scale:
-        scalars = None
+    codes, scales, *rest = ops.quantize(x.detach(), kind, table, scale, given, per_row)
+    scalars = rest.pop(0) if format.has_tensor_scale else None
+    codebook = rest.pop(0) if format.is_codebook else None
     return QTensor(format, tuple(x.shape), codes, scales, scalars, codebook, place)
 
 

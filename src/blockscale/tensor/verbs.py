@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import Codebook, Format, parse_spec
+from blockscale.formats import Codebook, Format
 from blockscale.formats import format as find_format
 from blockscale.numerics import Activation, parse_activation
 from blockscale.tensor.qtensor import QTensor
@@ -139,17 +139,22 @@ def explain(
 
     With `up` it explains `gated_matmul`, with `group_sizes` the grouped verbs.
     """
-    weights = [w] if up is None else [w, up]
-    call = _call(
-        x,
+    operand, default_dtype = _x_operand(x)
+    weights = [_weight_operand(weight) for weight in ([w] if up is None else [w, up])]
+    format = None if x_format is None else _activation_format(x_format)
+    call = ops.MatmulCall(
+        operand,
         weights,
         [None] * len(weights),
-        group_sizes=group_sizes,
-        activation=activation if up is not None else None,
-        x_format=x_format,
-        out_dtype=out_dtype,
+        group_sizes,
+        "" if up is None else str(parse_activation(activation)),
+        "" if format is None else format.spec,
+        _codebook_values(format),
+        None,
+        out_dtype or default_dtype,
     )
-    return ops.explain(call.problem(), call.x.device)
+    call.validate()
+    return ops.explain(call.problem(), operand.device)
 
 
 def _run(
@@ -163,19 +168,21 @@ def _run(
     x_tensor_scale: float | Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    call = _call(
-        x,
-        weights,
-        biases,
-        group_sizes=group_sizes,
-        activation=activation,
-        x_format=x_format,
-        x_tensor_scale=x_tensor_scale,
-        out_dtype=out_dtype,
-    )
-    first, rest = call.weights[0], call.weights[1:]
-    return ops.MATMULS[call.verb](
-        *call.x,
+    """Hand the pieces to the verb's op, which checks them."""
+    operand, default_dtype = _x_operand(x)
+    first, *rest = [_weight_operand(weight) for weight in weights]
+    format = None if x_format is None else _activation_format(x_format)
+    if isinstance(x_tensor_scale, (int, float)):
+        x_tensor_scale = torch.tensor(x_tensor_scale, dtype=torch.float32, device=operand.device)
+    if rest:
+        _check_alike(first, rest[0])
+        verb = ops.gated_matmul if group_sizes is None else ops.grouped_gated_matmul
+    else:
+        verb = ops.matmul if group_sizes is None else ops.grouped_matmul
+    y: Tensor = verb(
+        operand.tensors,
+        operand.kind,
+        operand.shape,
         first.tensors,
         rest[0].tensors if rest else [],
         first.kind,
@@ -183,65 +190,47 @@ def _run(
         biases[0],
         biases[1] if rest else None,
         group_sizes,
-        call.activation,
-        call.x_format,
-        call.x_tensor_scale,
-        call.out_dtype,
-    )
-
-
-def _call(
-    x: Tensor | QTensor,
-    weights: list[QTensor],
-    biases: list[Tensor | None],
-    *,
-    group_sizes: Tensor | None = None,
-    activation: str | Activation | None = None,
-    x_format: Format | str | None = None,
-    x_tensor_scale: float | Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> ops.MatmulCall:
-    """The checked call."""
-    for weight in weights:
-        if not isinstance(weight, QTensor):
-            raise TypeError(
-                f"weights must be QTensors, got {type(weight).__name__}: bs.quantize(w, format)"
-            )
-    if isinstance(x, QTensor):
-        operand, default_dtype = x.operand, torch.bfloat16
-    elif isinstance(x, Tensor):
-        operand, default_dtype = ops.plain(x), x.dtype
-    else:
-        raise TypeError(f"x must be a Tensor or a QTensor, got {type(x).__name__}")
-    call = ops.MatmulCall(
-        operand,
-        [weight.operand for weight in weights],
-        biases,
-        group_sizes,
-        "" if activation is None else str(parse_activation(activation)),
-        _activation_spec(x_format),
-        _scalar(x_tensor_scale, operand.device),
+        "" if activation is None else str(activation),
+        "" if format is None else format.spec,
+        _codebook_values(format),
+        x_tensor_scale,
         out_dtype or default_dtype,
     )
-    call.validate()
-    return call
+    return y
 
 
-def _activation_spec(x_format: Format | str | None) -> str:
-    if x_format is None:
-        return ""
+def _x_operand(x: Tensor | QTensor) -> tuple[ops.Operand, torch.dtype]:
+    """x as ops take it, and the dtype of the result unless another is asked for."""
+    if isinstance(x, QTensor):
+        return x.operand, torch.bfloat16
+    if isinstance(x, Tensor):
+        return ops.plain(x), x.dtype
+    raise TypeError(f"x must be a Tensor or a QTensor, got {type(x).__name__}")
+
+
+def _weight_operand(weight: QTensor) -> ops.Operand:
+    if not isinstance(weight, QTensor):
+        raise TypeError(
+            f"weights must be QTensors, got {type(weight).__name__}: bs.quantize(w, format)"
+        )
+    return weight.operand
+
+
+def _check_alike(gate: ops.Operand, up: ops.Operand) -> None:
+    """One kernel reads both, so they must have one format, layout and shape."""
+    if gate.shape != up.shape or gate.kind != up.kind:
+        raise ValueError(
+            f"gate and up must be alike, got {gate.kind} {gate.shape} and {up.kind} {up.shape}"
+        )
+
+
+def _activation_format(x_format: Format | str) -> Format:
     if x_format == "int8":
         raise ValueError("x_format='int8' needs the native CPU kernels, which this build lacks")
-    format = find_format(x_format)
-    if isinstance(format.element, Codebook) and format != parse_spec(format.spec):
-        raise ValueError(
-            f"x_format={format}: a codebook of its own cannot be applied on the fly: "
-            "quantise x first, bs.quantize(x, format, tensor_scale='row')"
-        )
-    return format.spec
+    return find_format(x_format)
 
 
-def _scalar(value: float | Tensor | None, device: torch.device) -> Tensor | None:
-    if value is None or isinstance(value, Tensor):
-        return value
-    return torch.tensor(value, dtype=torch.float32, device=device)
+def _codebook_values(format: Format | None) -> list[float]:
+    if format is None or not isinstance(format.element, Codebook):
+        return []
+    return list(format.element.values)

@@ -1,0 +1,334 @@
+"""Every registered matmul kernel against the definition, on every format."""
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale.kernels import KERNELS
+from blockscale.numerics import parse_activation
+from bounds import matmul_bound
+
+NAMES = sorted({kernel.NAME for kernel in KERNELS["matmul"]})
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(params=NAMES)
+def kernel(request, monkeypatch):
+    """Only this kernel and, where it refuses, the reference."""
+    from blockscale.ops import choose
+
+    for verb, kernels in KERNELS.items():
+        kept = tuple(k for k in kernels if k.NAME in (request.param, "reference"))
+        monkeypatch.setitem(KERNELS, verb, kept)
+    choose.cache_clear()
+    yield request.param
+    choose.cache_clear()
+
+
+def exact(q):
+    """decode * scale * tensor_scale in float64."""
+    table = torch.tensor(q.format.element.values, dtype=torch.float64)
+    if q.codebook is not None:
+        table = q.codebook.double()
+    codes = q.layout.unpack_codes(q.codes, q.format, q.shape).long()
+    if q.format.scale.bits == 32:
+        scale = q.scale.view(torch.float32).double()
+    else:
+        values = torch.tensor(q.format.scale.values, dtype=torch.float64)
+        scale = values[q.layout.unpack_scale(q.scale, q.format, q.shape).long()]
+    value = table[codes] * scale.repeat_interleave(q.format.block, -1)
+    if q.tensor_scale is None:
+        return value
+    per_row = q.tensor_scale.dim() == len(q.shape) - 1
+    return value * q.tensor_scale.double()[(..., None) if per_row else (..., None, None)]
+
+
+def check(y, x, w, out_dtype, x_dtype, bias=None):
+    """x [m, k] and w [n, k] in float64."""
+    expected = x @ w.mT
+    bound = matmul_bound(x, w, expected, x_dtype=x_dtype, out_dtype=out_dtype)
+    if bias is not None:
+        expected = expected + bias.double()
+        bound = bound + 2 * bias.double().abs() * 2.0**-8
+    assert y.dtype == out_dtype
+    assert y.shape == expected.shape
+    assert ((y.double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_weight_only(kernel, fmt, dtype):
+    for m, n in ((1, 7), (5, 33), (17, 1)):
+        w, x = bs.quantize(torch.randn(n, 256), fmt), torch.randn(m, 256).to(dtype)
+        check(bs.matmul(x, w), x.double(), exact(w), dtype, dtype)
+
+
+def test_one_hot_activations_return_the_decoded_weight(kernel, fmt):
+    w = bs.quantize(torch.randn(9, 256), fmt)
+    columns = [0, 1, fmt.block - 1, fmt.block, 255]
+    for dtype in DTYPES:
+        x = torch.zeros(len(columns), 256, dtype=dtype)
+        x[range(len(columns)), columns] = 1
+        y = bs.matmul(x, w, out_dtype=torch.float32)
+        expected = exact(w)[:, columns].T
+        if kernel == "reference" or not fmt.is_codebook:
+            assert torch.equal(y, expected.float())
+        else:
+            check(y, x.double(), exact(w), torch.float32, dtype)
+
+
+def test_lossless_inputs_leave_accumulation_error_only(kernel, fmt):
+    """Small integers: every product and every partial sum is exact, so the result is too."""
+    if fmt.is_codebook or fmt.scale.bits == 32:
+        return
+    element = fmt.element
+    integers = [v for v in element.values if abs(v) <= 8 and v == round(v)]
+    w = torch.tensor(integers)[torch.randint(len(integers), (11, 256))]
+    w[:, :: fmt.block] = element.max if element.max <= 28 else 8.0
+    if element.max > 28:
+        w[:, 1 :: fmt.block] = element.max
+    q = bs.quantize(w, fmt, tensor_scale=1.0 if fmt.has_tensor_scale else None)
+    assert torch.equal(q.dequantize(), w)
+    x = torch.randint(-8, 9, (6, 256)).float()
+    assert torch.equal(bs.matmul(x, q), x @ w.T)
+
+
+@pytest.mark.parametrize("out_dtype", DTYPES, ids=str)
+def test_out_dtype(kernel, out_dtype):
+    w, x = bs.quantize(torch.randn(12, 64), bs.NVFP4), torch.randn(3, 64).bfloat16()
+    y = bs.matmul(x, w, out_dtype=out_dtype)
+    check(y, x.double(), exact(w), out_dtype, torch.bfloat16)
+
+
+@pytest.mark.parametrize("x_fmt", [bs.NVFP4, bs.MXFP8, bs.MXFP4, bs.KBIT4], ids=str)
+def test_x_quantized_on_the_fly(kernel, fmt, x_fmt):
+    w, x = bs.quantize(torch.randn(10, 256), fmt), torch.randn(4, 256).bfloat16()
+    y = bs.matmul(x, w, x_format=x_fmt)
+    rows = "row" if x_fmt.has_tensor_scale else None
+    quantized = bs.quantize(x, x_fmt, tensor_scale=rows)
+    check(y, exact(quantized), exact(w), torch.bfloat16, torch.bfloat16)
+    given = bs.matmul(quantized, w)
+    assert torch.equal(given, y)
+    assert given.dtype == torch.bfloat16
+
+
+def test_x_in_a_codebook_of_its_own(kernel):
+    w, x = bs.quantize(torch.randn(10, 64), bs.MXFP8), torch.randn(4, 64)
+    mine = bs.fit_codebook(x, 4)
+    y = bs.matmul(x, w, x_format=mine)
+    assert torch.equal(y, bs.matmul(bs.quantize(x, mine), w, out_dtype=torch.float32))
+    assert not torch.equal(y, bs.matmul(x, w, x_format=bs.KBIT4))
+
+
+def test_a_static_activation_scale(kernel):
+    w, x = bs.quantize(torch.randn(10, 64), bs.NVFP4), torch.randn(4, 64)
+    y = bs.matmul(x, w, x_format=bs.NVFP4, x_tensor_scale=0.01)
+    quantized = bs.quantize(x, bs.NVFP4, tensor_scale=0.01)
+    check(y, exact(quantized), exact(w), torch.float32, torch.bfloat16)
+    assert torch.equal(y, bs.matmul(quantized, w, out_dtype=torch.float32))
+
+
+def test_rows_do_not_depend_on_their_neighbours(kernel):
+    w, x = bs.quantize(torch.randn(16, 64), bs.NVFP4), torch.randn(6, 64)
+    whole = bs.matmul(x * torch.logspace(-3, 3, 6)[:, None], w, x_format=bs.NVFP4)
+    alone = bs.matmul(x[2:3] * torch.logspace(-3, 3, 6)[2], w, x_format=bs.NVFP4)
+    assert torch.equal(whole[2:3], alone)
+
+
+def test_mixed_formats(kernel):
+    x, w = bs.quantize(torch.randn(5, 128), bs.MXFP8), bs.quantize(torch.randn(9, 128), bs.MXFP4)
+    check(bs.matmul(x, w), exact(x), exact(w), torch.bfloat16, torch.bfloat16)
+
+
+def test_batched(kernel, fmt):
+    w, x = bs.quantize(torch.randn(3, 10, 256), fmt), torch.randn(3, 4, 256)
+    bias = torch.randn(3, 10)
+    y, with_bias = bs.matmul(x, w), bs.linear(x, w, bias)
+    for i in range(3):
+        check(y[i], x[i].double(), exact(w[i]), torch.float32, torch.float32)
+        check(with_bias[i], x[i].double(), exact(w[i]), torch.float32, torch.float32, bias[i])
+
+
+def test_batched_with_both_quantized(kernel):
+    """The batched GEMV of block-scaled FP4: one activation row for each of l matrices."""
+    x, w = torch.randn(4, 1, 128), bs.quantize(torch.randn(4, 24, 128), bs.NVFP4)
+    q = bs.quantize(x, bs.NVFP4)
+    y = bs.matmul(q, w, out_dtype=torch.float16)
+    for i in range(4):
+        check(y[i], exact(q)[i], exact(w)[i], torch.float16, torch.float16)
+
+
+def test_leading_dimensions_of_x(kernel):
+    w, x = bs.quantize(torch.randn(8, 64), bs.MXFP8), torch.randn(2, 3, 5, 64)
+    y = bs.matmul(x, w)
+    assert y.shape == (2, 3, 5, 8)
+    assert torch.equal(y.reshape(-1, 8), bs.matmul(x.reshape(-1, 64), w))
+    assert torch.equal(bs.matmul(x[0, 0, 0], w), y[0, 0, 0])
+    q = bs.quantize(x, bs.MXFP8)
+    assert bs.matmul(q, w).shape == (2, 3, 5, 8)
+
+
+def test_strided_x(kernel):
+    w, x = bs.quantize(torch.randn(8, 64), bs.MXFP8), torch.randn(10, 128)
+    for view in (x[::2, ::2], x.T[:64].T[1:4], x[:, 64:]):
+        assert torch.equal(bs.matmul(view, w), bs.matmul(view.contiguous(), w))
+
+
+def test_no_rows(kernel, fmt):
+    w = bs.quantize(torch.randn(6, 256), fmt)
+    assert bs.matmul(torch.randn(0, 256), w).shape == (0, 6)
+    assert bs.matmul(torch.randn(2, 0, 256), w).shape == (2, 0, 6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bias(kernel, dtype):
+    w, x = bs.quantize(torch.randn(7, 64), bs.NVFP4), torch.randn(4, 64).to(dtype)
+    bias = torch.randn(7).to(dtype)
+    check(bs.linear(x, w, bias), x.double(), exact(w), dtype, dtype, bias)
+
+
+ACTIVATIONS = ["silu", "gelu", "gelu_tanh", bs.swiglu_oai(), bs.swiglu_oai(1.5, 0.75)]
+
+
+def gated_expected(x, gate, up, activation, gate_bias, up_bias):
+    g, u = x.double() @ exact(gate).mT, x.double() @ exact(up).mT
+    if gate_bias is not None:
+        g, u = g + gate_bias.double(), u + up_bias.double()
+    act = parse_activation(activation)
+    if act.name == "swiglu_oai":
+        g, u = g.clamp(max=act.limit), u.clamp(-act.limit, act.limit) + 1
+        return g * torch.sigmoid(act.alpha * g) * u
+    approximate = "tanh" if act.name == "gelu_tanh" else "none"
+    function = torch.nn.functional.silu
+    if act.name != "silu":
+        return torch.nn.functional.gelu(g, approximate=approximate) * u
+    return function(g) * u
+
+
+@pytest.mark.parametrize("with_bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+def test_gated(kernel, activation, with_bias):
+    gate, up = (bs.quantize(torch.randn(13, 64), bs.NVFP4) for _ in range(2))
+    x = torch.randn(5, 64) / 8
+    biases = (torch.randn(13), torch.randn(13)) if with_bias else (None, None)
+    y = bs.gated_matmul(x, gate, up, activation, *biases)
+    expected = gated_expected(x, gate, up, activation, *biases)
+    # Slopes of these activations are below 1.7 and |act| and |u| below 20 here.
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=64 * 2.0**-24 * 40)
+
+
+def test_gated_every_format(kernel, fmt):
+    gate, up = (bs.quantize(torch.randn(9, 256), fmt) for _ in range(2))
+    x = torch.randn(3, 256) / 16
+    y = bs.gated_matmul(x, gate, up)
+    expected = gated_expected(x, gate, up, "silu", None, None)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+SIZES = {
+    "ragged": [3, 0, 7, 1],
+    "one group": [11, 0, 0, 0],
+    "last only": [0, 0, 0, 11],
+    "empty": [0, 0, 0, 0],
+    "short": [2, 1, 0, 3],
+    "even": [3, 3, 3, 2],
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
+def test_grouped(kernel, sizes, index_dtype):
+    experts, x = bs.quantize(torch.randn(4, 10, 64), bs.NVFP4), torch.randn(11, 64)
+    bias = torch.randn(4, 10)
+    group_sizes = torch.tensor(sizes, dtype=index_dtype)
+    y = bs.grouped_matmul(x, experts, group_sizes)
+    biased = bs.grouped_matmul(x, experts, group_sizes, bias)
+    start = 0
+    for expert, size in enumerate(sizes):
+        rows = slice(start, start + size)
+        w = exact(experts[expert])
+        check(y[rows], x[rows].double(), w, torch.float32, torch.float32)
+        check(biased[rows], x[rows].double(), w, torch.float32, torch.float32, bias[expert])
+        start += size
+    assert not y[start:].any()
+    assert not biased[start:].any()
+
+
+def test_grouped_every_format(kernel, fmt):
+    experts, x = bs.quantize(torch.randn(3, 5, 256), fmt), torch.randn(7, 256).bfloat16()
+    y = bs.grouped_matmul(x, experts, torch.tensor([4, 0, 3]))
+    check(y[:4], x[:4].double(), exact(experts[0]), torch.bfloat16, torch.bfloat16)
+    check(y[4:], x[4:].double(), exact(experts[2]), torch.bfloat16, torch.bfloat16)
+
+
+def test_grouped_x_quantized(kernel):
+    experts, x = bs.quantize(torch.randn(3, 5, 64), bs.MXFP4), torch.randn(7, 64)
+    sizes = torch.tensor([4, 1, 2])
+    y = bs.grouped_matmul(x, experts, sizes, x_format=bs.MXFP8)
+    q = bs.quantize(x, bs.MXFP8)
+    assert torch.equal(y, bs.grouped_matmul(q, experts, sizes, out_dtype=torch.float32))
+    check(y[4:5], exact(q)[4:5], exact(experts[1]), torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+def test_grouped_gated(kernel, activation):
+    gate, up = (bs.quantize(torch.randn(3, 6, 64), bs.MXFP8) for _ in range(2))
+    biases = torch.randn(3, 6), torch.randn(3, 6)
+    x, sizes = torch.randn(9, 64) / 8, torch.tensor([2, 0, 6])
+    y = bs.grouped_gated_matmul(x, gate, up, sizes, activation, *biases)
+    for expert, rows in ((0, slice(0, 2)), (2, slice(2, 8))):
+        expected = gated_expected(
+            x[rows], gate[expert], up[expert], activation, biases[0][expert], biases[1][expert]
+        )
+        torch.testing.assert_close(y[rows].double(), expected, rtol=1e-5, atol=1e-4)
+    assert not y[8:].any()
+
+
+def test_outputs_are_written_everywhere(kernel, fmt, monkeypatch):
+    """Poisoned with NaN before the launch."""
+    empty = torch.empty
+
+    def poisoned(*args, **kwargs):
+        out = empty(*args, **kwargs)
+        return out.fill_(torch.nan) if out.is_floating_point() else out.fill_(0xAB)
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+    w, x = bs.quantize(torch.randn(2, 33, 256), fmt), torch.randn(2, 5, 256)
+    assert bs.matmul(x, w).isfinite().all()
+    assert bs.grouped_matmul(x[0], w, torch.tensor([2, 1])).isfinite().all()
+    assert w.dequantize().isfinite().all()
+
+
+def test_a_second_run_has_the_same_bits(kernel, fmt):
+    w, x = bs.quantize(torch.randn(40, 256), fmt), torch.randn(9, 256)
+    assert torch.equal(bs.matmul(x, w), bs.matmul(x, w))
+
+
+def test_precision_settings_do_not_reach_the_sum(kernel):
+    w, x = bs.quantize(torch.randn(40, 256), bs.MXFP8), torch.randn(9, 256)
+    expected = bs.matmul(x, w)
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert torch.equal(bs.matmul(x, w), expected)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("place", ["blocked", "bits", "planes"])
+def test_every_layout_gives_the_same_product(kernel, place):
+    w, x = bs.quantize(torch.randn(2, 130, 64), bs.KBIT4), torch.randn(2, 3, 64)
+    assert torch.equal(bs.matmul(x, w.pack(place)), bs.matmul(x, w))
+
+
+def test_nvfp4_times_nvfp4_correlates_with_float32(kernel):
+    x, w = torch.randn(128, 2048), torch.randn(256, 2048)
+    y = bs.matmul(x, bs.quantize(w, bs.NVFP4), x_format=bs.NVFP4)
+    both = torch.stack([y.flatten(), (x @ w.T).flatten()])
+    assert torch.corrcoef(both)[0, 1] > 0.990
+
+
+def test_nan_and_inf_propagate(kernel):
+    w = torch.randn(4, 64)
+    w[1, 3] = torch.nan
+    y = bs.matmul(torch.randn(2, 64), bs.quantize(w, bs.NVFP4))
+    assert y[:, 1].isnan().all()
+    assert y[:, [0, 2, 3]].isfinite().all()

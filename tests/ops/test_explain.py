@@ -1,0 +1,135 @@
+import dataclasses
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale.kernels import KERNELS
+from blockscale.ops import VERBS, answers, choose
+from blockscale.problem import Problem
+
+
+def problem(**changes):
+    facts = {"verb": "matmul", "m": 4, "n": 256, "k": 512, "x": "bfloat16",
+             "w": "e2m1/16:ue4m3:amax@bits/rows", "out": "bfloat16", "target": "cpu",
+             **changes}  # fmt: skip
+    return Problem(**facts)
+
+
+def test_bytes_and_flops():
+    p = problem()
+    assert p.bytes == 4 * 512 * 2 + 4 * 256 * 2 + 256 * 512 * 4.5 / 8
+    assert p.flops == 2 * 4 * 256 * 512
+    assert p.intensity == p.flops / p.bytes
+
+
+def test_gated_reads_two_weights():
+    assert problem(gated=True).flops == 2 * problem().flops
+    assert problem(gated=True).bytes - problem().bytes == 256 * 512 * 4.5 / 8
+
+
+def test_ragged_reads_at_most_one_expert_per_row():
+    few = problem(verb="grouped_matmul", ragged=True, groups=64)
+    assert few.rows == 4
+    assert few.weights_read == 4
+    assert problem(ragged=True, groups=2).weights_read == 2
+    assert problem(groups=3).rows == 12
+    assert problem(groups=3).weights_read == 3
+
+
+def test_quantized_x_is_smaller():
+    assert problem(x="e4m3/32:e8m0@bits/rows").bytes < problem().bytes
+
+
+def test_quantize_moves_bytes_and_multiplies_nothing():
+    p = problem(verb="quantize", n=0)
+    assert (p.bytes, p.flops) == (4 * 512 * (16 + 4.5) / 8, 0)
+
+
+def test_problems_are_hashable_and_printable():
+    assert len({problem(), problem(), problem(m=5)}) == 2
+    assert str(problem(groups=8, ragged=True)) == (
+        "matmul m=4 n=256 k=512 experts=8, x bfloat16, w e2m1/16:ue4m3:amax@bits/rows, "
+        "out bfloat16, on cpu"
+    )
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_ends_with_the_reference(verb):
+    last = KERNELS[verb][-1]
+    assert last.NAME == "reference"
+    assert last.refuses(problem(verb=verb)) is None
+    assert choose(problem(verb=verb)).config == choose(problem(verb=verb)).config
+
+
+def test_explain_names_the_kernel_and_the_floor():
+    w, x = bs.quantize(torch.randn(64, 128), bs.NVFP4), torch.randn(3, 128)
+    told = bs.explain(x, w)
+    assert told.kernel in {kernel.NAME for kernel in KERNELS["matmul"]}
+    assert told.problem.m == 3
+    assert told.floor_seconds == max(told.bytes_seconds, told.flops_seconds) > 0
+    text = str(told)
+    for word in ("matmul m=3 n=64 k=128", "flop/byte", "measured here", "runs", "bits/rows"):
+        assert word in text
+
+
+def test_explain_knows_every_verb():
+    gate, up = (bs.quantize(torch.randn(4, 16, 64), bs.MXFP4) for _ in range(2))
+    x, sizes = torch.randn(7, 64), torch.tensor([1, 2, 3, 1])
+    assert bs.explain(x, gate, group_sizes=sizes).problem.verb == "grouped_matmul"
+    assert bs.explain(x, gate, up, group_sizes=sizes).problem.verb == "grouped_gated_matmul"
+    assert bs.explain(x, gate[0], up[0]).problem.activation == "silu"
+    assert bs.explain(x, gate[0], x_format=bs.MXFP8).problem.x == "e4m3/32:e8m0@bits/rows"
+    assert bs.explain(torch.randn(4, 2, 64), gate).problem.groups == 4
+
+
+class Rival:
+    NAME = "rival"
+
+    def __init__(self, refusal):
+        self.refusal = refusal
+
+    def refuses(self, problem):
+        return self.refusal
+
+    def configs(self, problem):
+        return ["best", "second"]
+
+    def launch(self, problem, config, *tensors):
+        tensors[-1].fill_(42)
+
+
+@pytest.fixture
+def rivals(monkeypatch):
+    def install(*kernels):
+        monkeypatch.setitem(KERNELS, "matmul", (*kernels, *KERNELS["matmul"]))
+        choose.cache_clear()
+
+    yield install
+    choose.cache_clear()
+
+
+def test_the_first_kernel_that_does_not_refuse_runs(rivals):
+    rivals(Rival("needs sm_90, this is cpu"), Rival(None))
+    w, x = bs.quantize(torch.randn(8, 64), bs.NVFP4), torch.randn(3, 64)
+    assert bs.matmul(x, w).eq(42).all()
+    told = bs.explain(x, w)
+    assert [answer.refusal for answer in told.answers][:2] == ["needs sm_90, this is cpu", None]
+    assert "not      rival: needs sm_90, this is cpu" in str(told)
+    assert "runs     rival with best" in str(told)
+    assert "could    reference" in str(told)
+
+
+def test_a_verb_without_a_taker_is_an_error(monkeypatch):
+    monkeypatch.setitem(KERNELS, "matmul", (Rival("no"),))
+    choose.cache_clear()
+    with pytest.raises(RuntimeError, match="no kernel takes matmul"):
+        choose(problem(m=99))
+    choose.cache_clear()
+    assert answers(problem(m=99))[0].refusal == "no"
+
+
+def test_unprepared_weights_are_pointed_out():
+    w = bs.quantize(torch.randn(128, 64), bs.NVFP4)
+    assert "w.prepare() once" in str(bs.explain(torch.randn(1, 64), w.pack("blocked")))
+    assert dataclasses.is_dataclass(bs.explain(torch.randn(1, 64), w))
