@@ -211,5 +211,7 @@ def test_bad_parts_are_refused(changes, error, message):
 
 
 def test_dequantize_refuses_other_dtypes():
-    with pytest.raises(TypeError, match=r"must be float32, bfloat16 or float16, got torch\.float64"):
+    with pytest.raises(
+        TypeError, match=r"must be float32, bfloat16 or float16, got torch\.float64"
+    ):
         bs.quantize(torch.randn(2, 64), bs.NVFP4).dequantize(torch.float64)

@@ -6,6 +6,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from blockscale.cli.doctor import doctor
 from blockscale.cli.explain import explain
@@ -27,5 +28,6 @@ def app() -> None:
     try:
         commands()
     except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, markup=True)
+        message = Text.assemble(("error: ", "bold red"), str(error))
+        Console(stderr=True, soft_wrap=True).print(message)
         sys.exit(2)

@@ -1,0 +1,67 @@
+"""Write the generated parts of the documentation: python docs/generate.py [--check]
+
+Text between <!-- generated: NAME --> and <!-- end --> comes from the functions below, so that it
+cannot drift from the code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from blockscale.formats import CATALOGUE
+from blockscale.runtime import VARIABLES
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md"]
+
+
+def formats() -> str:
+    """The format table."""
+    lines = [
+        "| format | element | block | scale | tensor scale | bits/value | largest element |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for entry in CATALOGUE.values():
+        scale = entry.tensor_scale if entry.has_tensor_scale else "-"
+        cells = [
+            f"`{entry.name.upper()}`",
+            entry.element.name,
+            entry.block,
+            entry.scale.name,
+            scale,
+            f"{entry.bits_per_value:g}",
+            f"{entry.element.max:g}",
+        ]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def environment() -> str:
+    """The environment variables."""
+    return "\n".join(f"- `{name}`: {meaning}." for name, meaning in VARIABLES.items())
+
+
+GENERATORS = {"formats": formats, "environment": environment}
+
+
+def generate(text: str) -> str:
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{GENERATORS[match[2]]()}\n{match[3]}"
+
+    pattern = r"(<!-- generated: (\w+) -->)\n.*?(<!-- end -->)"
+    return re.sub(pattern, fill, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    stale = [page for page in PAGES if generate(page.read_text()) != page.read_text()]
+    for page in stale:
+        print(f"{page.name} is out of date: python docs/generate.py")
+        if "--check" not in sys.argv:
+            page.write_text(generate(page.read_text()))
+    return len(stale) if "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
