@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("importlinter")
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -67,6 +67,18 @@ def test_dequantize_is_two_float32_products_and_a_cast(fmt):
         assert torch.equal(q.dequantize(dtype), torch.from_numpy(y).to(dtype))
 
 
+def test_both_float32_products_round():
+    """decode * scale of a codebook is not exact, and neither is its product with 0.3."""
+    q = bs.quantize(torch.randn(64, 256), bs.KBIT4, tensor_scale=0.3)
+    table, scales = (np.array(v) for v in (bs.KBIT4.element.values, bs.KBIT4.scale.values))
+    exact = table[codes_of(q).numpy()] * scales[q.scale.numpy()].repeat(32, -1)
+    g = np.float32(0.3)
+    twice = exact.astype(np.float32) * g
+    once = (exact * np.float64(g)).astype(np.float32)
+    assert (twice != once).any()
+    np.testing.assert_array_equal(q.dequantize().numpy(), twice)
+
+
 def test_short_inputs_quantize_like_their_float32_values(fmt):
     for dtype in (torch.bfloat16, torch.float16):
         x = torch.randn(4, 256).to(dtype)
@@ -122,7 +134,7 @@ def test_saturation_keeps_the_sign_and_the_largest_value(fmt):
     assert y[0, 1].item() == pytest.approx(low * largest)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
 def test_non_finite_input(fmt, bad):
     x = torch.randn(2, 256)
     clean = bs.quantize(x, fmt)

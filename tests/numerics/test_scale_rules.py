@@ -112,6 +112,46 @@ def test_nvfp4_on_any_block(numbers, tensor_scale):
     assert_is_nvfp4(np.array([numbers], dtype=np.float32), tensor_scale)
 
 
+def test_the_float32_roundings_of_the_definition_are_there():
+    """Each of the three roundings decides a code somewhere: find such places, and check them."""
+    rng, f32, g = np.random.default_rng(0), np.float32, np.float32(0.3)
+    e4m3, e2m1 = oracle.ML_DTYPES["e4m3"], oracle.ML_DTYPES["e2m1"]
+
+    # fp32(fp32(amax / 6) / g): amax beside a tie of E4M3
+    ties = np.array([(17 + 2 * i) / 16 for i in range(8)])
+    amax = rng.choice(ties, 400_000) * 6 * g * (1 + rng.integers(-4, 5, 400_000) * 2.0**-24)
+    amax = amax.astype(f32)
+    defined = ((amax / f32(6)).astype(f32) / g).astype(e4m3).view(np.uint8)
+    unrounded = (amax.astype(np.float64) / 6 / g).astype(f32).astype(e4m3).view(np.uint8)
+    where = np.flatnonzero(defined != unrounded)[:50]
+    assert len(where) > 0
+    x = np.zeros((len(where), 16), dtype=f32)
+    x[:, 0] = amax[where]
+    got = bs.quantize(torch.from_numpy(x), bs.NVFP4, tensor_scale=float(g))
+    np.testing.assert_array_equal(got.scale[:, 0].numpy(), defined[where])
+
+    # fp32(x / fp32(scale * g)): x beside a tie of E2M1, without the one or the other rounding
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    found = [0, 0]
+    for code in range(48, 64):
+        scale = np.array(code, dtype=np.uint8).view(e4m3).astype(f32)
+        divisor = f32(scale * g)
+        x = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])[:, None] * np.float64(scale * g)
+        x = (x * (1 + np.arange(-6, 7) * 2.0**-24)).astype(f32).flatten()
+        defined = (x / divisor).astype(e2m1).view(np.uint8)
+        exact_divisor = (x / (np.float64(scale) * np.float64(g))).astype(f32)
+        exact_quotient = x.astype(np.float64) / divisor
+        for i, unrounded in enumerate((exact_divisor, exact_quotient)):
+            found[i] += int((defined != oracle.nearest_code(unrounded, values, 3)).sum())
+        block = np.zeros((len(x), 16), dtype=f32)
+        block[:, 0], block[:, 1] = f32(6.0) * divisor, x
+        q = bs.quantize(torch.from_numpy(block), bs.NVFP4, tensor_scale=float(g))
+        assert (q.scale[:, 0] == code).all()
+        codes = q.layout.unpack_codes(q.codes, q.format, q.shape)
+        np.testing.assert_array_equal(codes[:, 1].numpy(), defined)
+    assert min(found) > 0
+
+
 def test_nvfp4_tensor_scale_and_its_reciprocal_are_both_float32():
     for amax in (1.0, 3.3, 448.0, 1e-6, 123456.0):
         x = torch.full((1, 16), amax)

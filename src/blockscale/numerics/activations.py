@@ -61,27 +61,32 @@ def _silu_slope(x: Tensor) -> Tensor:
     return sigmoid * (1 + x * (1 - sigmoid))
 
 
+def _normal_cdf(x: Tensor) -> Tensor:
+    return 0.5 * torch.erfc(x * -math.sqrt(0.5))  # 1 + erf would cancel in the lower tail
+
+
 def _gelu(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+    return x * _normal_cdf(x)
 
 
 def _gelu_slope(x: Tensor) -> Tensor:
     density = torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-    return 0.5 * (1 + torch.erf(x / math.sqrt(2))) + x * density
+    return _normal_cdf(x) + x * density
+
+
+def _tanh_cdf(x: Tensor) -> Tensor:
+    """(1 + tanh(z)) / 2 with z = sqrt(2 / pi) (x + 0.044715 x^3), as a sigmoid: no cancellation."""
+    return torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + torch.tanh(_tanh_argument(x)))
+    return x * _tanh_cdf(x)
 
 
 def _gelu_tanh_slope(x: Tensor) -> Tensor:
-    tanh = torch.tanh(_tanh_argument(x))
-    inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
-    return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * inner
-
-
-def _tanh_argument(x: Tensor) -> Tensor:
-    return math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    cdf = _tanh_cdf(x)
+    inner = math.sqrt(8 / math.pi) * (1 + 3 * 0.044715 * x * x)
+    return cdf + x * cdf * (1 - cdf) * inner
 
 
 _ACT = {

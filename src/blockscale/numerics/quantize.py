@@ -132,9 +132,12 @@ def _best(block: _Block, candidates: list[Tensor]) -> Tensor:
 
 
 def _search_neighbours(block: _Block, start: Tensor, amax: Tensor) -> Tensor:
-    """Scale codes near the absmax one: 8 to each side, or 1 where a code is a power of two."""
+    """Scale codes up to a binade from the absmax one: 1, 8 or 16 to each side.
+
+    Beyond a factor of two nothing is gained, and 2-bit codebooks use most of it.
+    """
     scale = block.format.scale
-    reach = 1 if scale.power_of_two else 8
+    reach = 1 << scale.mantissa
     lowest = 0 if scale.power_of_two else 1
     code = start.to(torch.int64)
     candidates = [start]

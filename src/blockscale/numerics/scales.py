@@ -62,17 +62,13 @@ def _power_of_two_scale(amax: Tensor, format: Format, rule: str) -> Tensor:
     fraction = amax / power_of_two(exponent.clamp(min=-1022))  # in [1, 2)
     if rule == "rceil":  # the least power of two that brings amax to element.max or below
         exponent = exponent + (fraction > element.max / 2.0**element.max_exponent)
-    elif rule != "floor":
+    elif rule != "floor":  # amax, rounded to so many mantissa bits, reaches the next power of two
         exponent = exponent + (fraction >= 2.0 - 2.0 ** -(_rounding_bits(element, rule) + 1))
     return (exponent - element.max_exponent + scale.bias).clamp(0, scale.max_code).to(torch.uint8)
 
 
 def _rounding_bits(element: Float | Codebook, rule: str) -> int:
-    """Mantissa bits that amax is rounded to before its exponent is taken."""
-    if isinstance(element, Codebook):
-        raise ValueError(
-            f"scale={rule!r} rounds amax like a float element, and {element.name} has none: "
-            "use 'absmax', 'floor' or 'rceil'"
-        )
-    # compressed-tensors rounds to one bit whatever the element, except for its 6-bit type.
-    return 1 if rule == "even1" and element.bits != 6 else element.mantissa
+    """The element's own mantissa bits; compressed-tensors takes one, except for its 6-bit type."""
+    if isinstance(element, Codebook) or (rule == "even1" and element.bits != 6):
+        return 1
+    return element.mantissa

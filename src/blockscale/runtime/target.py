@@ -26,7 +26,11 @@ def resolve_device(device: torch.device | str) -> torch.device:
         if not torch.cuda.is_available():
             raise RuntimeError(f"device {device!r}: torch {torch.__version__} sees no CUDA device")
         if ":" not in str(resolved):
-            resolved = torch.device("cuda", torch.cuda.current_device())
+            return torch.device("cuda", torch.cuda.current_device())
+        if resolved.index >= torch.cuda.device_count():
+            raise RuntimeError(
+                f"device {device}: there are {torch.cuda.device_count()} CUDA devices"
+            )
     return resolved
 
 
