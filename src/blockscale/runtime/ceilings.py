@@ -35,8 +35,9 @@ def ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
     product = _best_seconds(lambda: square @ square, device, _REPEATS)
     if dtype != torch.float32:
         short = square.to(dtype)
-        trial = _best_seconds(lambda: short @ short, device, 1)
-        if trial < 4 * product:  # else emulated, and not worth repeating
+        strip = short[: side // 8]
+        trial = 8 * _best_seconds(lambda: strip @ short, device, 2)  # the first call may set up
+        if trial < 4 * product:  # else emulated, and not worth measuring well
             product = min(product, _best_seconds(lambda: short @ short, device, _REPEATS))
     return Ceilings(memory.nbytes / read, 2 * side**3 / product)
 

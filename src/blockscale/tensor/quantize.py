@@ -50,10 +50,10 @@ def quantize(
     per_row = isinstance(tensor_scale, str)
     table = list(format.element.values) if isinstance(format.element, Codebook) else []
     kind = str(Kind(format, place))
-    codes, scales, *rest = ops.quantize(x.detach(), kind, table, scale, given, per_row)
-    scalars = rest.pop(0) if format.has_tensor_scale else None
-    codebook = rest.pop(0) if format.is_codebook else None
-    return QTensor(format, tuple(x.shape), codes, scales, scalars, codebook, place)
+    parts = ops.quantize(x.detach(), kind, table, scale, given, per_row)
+    scalars = parts[2] if format.has_tensor_scale else None
+    codebook = parts[-1] if format.is_codebook else None
+    return QTensor(format, tuple(x.shape), parts[0], parts[1], scalars, codebook, place)
 
 
 def fit_codebook(samples: Tensor, k: int, *, block: int = 32) -> Format:
