@@ -21,7 +21,7 @@ from blockscale.formats import MXFP4, NVFP4, Codebook, Format
 from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
 from blockscale.layouts import layout as find_layout
-from blockscale.numerics import element_map, mxfp4_scales_to_nvfp4
+from blockscale.numerics import check_rule, element_map, mxfp4_scales_to_nvfp4
 from blockscale.problem import Kind
 from blockscale.runtime import resolve_device, target_of
 
@@ -47,6 +47,24 @@ class QTensor:
     def __post_init__(self) -> None:
         if not torch.compiler.is_compiling():  # there the op that made the parts has checked them
             _check(self)
+
+    @classmethod
+    def from_values(
+        cls,
+        x: Tensor,
+        format: Format,
+        rule: str = "absmax",
+        tensor_scale: Tensor | None = None,
+        per_row: bool = False,
+    ) -> QTensor:
+        """Of x [..., n, k], canonical, with arguments that have been checked: see `quantize`."""
+        place = canonical(format)
+        table = list(format.element.values) if isinstance(format.element, Codebook) else []
+        kind = str(Kind(format, place))
+        parts = ops.quantize(x, kind, table, rule, tensor_scale, per_row)
+        scalars = parts[2] if format.has_tensor_scale else None
+        codebook = parts[-1] if format.is_codebook else None
+        return cls(format, tuple(x.shape), parts[0], parts[1], scalars, codebook, place)
 
     @classmethod
     def from_storage(
@@ -148,9 +166,9 @@ class QTensor:
             return self
         if not requantize:
             return _convert_exactly(self, target)
-        from blockscale.tensor.quantize import quantize
-
-        return quantize(self.dequantize(), target, scale=scale)
+        check_rule(scale, target)
+        canonical(target).check(target, self.shape)
+        return QTensor.from_values(self.dequantize(), target, scale)
 
     # --- indexing, equality, printing ----------------------------------------------------------
 

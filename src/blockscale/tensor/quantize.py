@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import CATALOGUE, Codebook, Format
+from blockscale.formats import CATALOGUE, Format
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
 from blockscale.numerics import check_rule, fit_codebook_format, is_finite_bits, magnitude_bits
-from blockscale.problem import Kind
 from blockscale.runtime import checks_enabled
 from blockscale.tensor.qtensor import QTensor
 
@@ -42,18 +41,12 @@ def quantize(
         )
     ops.check_block("quantize", "x", x.shape[-1], format)
     check_rule(scale, format)
-    place = canonical(format)
-    place.check(format, tuple(x.shape))
+    canonical(format).check(format, tuple(x.shape))
     if check:
         _check_finite(x)
     given = _given_tensor_scale(x, format, tensor_scale)
     per_row = isinstance(tensor_scale, str)
-    table = list(format.element.values) if isinstance(format.element, Codebook) else []
-    kind = str(Kind(format, place))
-    parts = ops.quantize(x.detach(), kind, table, scale, given, per_row)
-    scalars = parts[2] if format.has_tensor_scale else None
-    codebook = parts[-1] if format.is_codebook else None
-    return QTensor(format, tuple(x.shape), parts[0], parts[1], scalars, codebook, place)
+    return QTensor.from_values(x.detach(), format, scale, given, per_row)
 
 
 def fit_codebook(samples: Tensor, k: int, *, block: int = 32) -> Format:
