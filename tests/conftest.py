@@ -11,10 +11,13 @@ ODD_CODEBOOK = (-0.9, -0.4, -0.1, 0.0, 0.05, 0.2, 0.55, 1.0)
 CUSTOM = [
     NVFP4.replace(name="fp4_block32_e8m0", block=32, scale="e8m0", tensor_scale="none"),
     NVFP4.replace(name="fp8_ue4m3", element="e4m3"),
+    NVFP4.replace(name="fp4_f32", scale="f32", tensor_scale="none"),
+    NVFP4.replace(name="fp6_e4m4_pow2", element="e3m2", scale="e4m4", tensor_scale="pow2"),
     NVFP4.replace(name="e3m3_block64", element="e3m3", block=64, scale="e8m0", tensor_scale="none"),
     CATALOGUE["kbit3"].replace(name="odd_codebook", codebook=ODD_CODEBOOK),
     CATALOGUE["kbit4"].replace(name="kbit4_block128_ue4m3", block=128, scale="ue4m3"),
     CATALOGUE["kbit2"].replace(name="kbit2_e8m0", scale="e8m0", tensor_scale="none"),
+    CATALOGUE["kbit5"].replace(name="kbit5_f32", scale="f32", tensor_scale="none"),
 ]
 FORMATS = [*CATALOGUE.values(), *CUSTOM]
 

@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 
 def run(code):
     return subprocess.run(
@@ -69,8 +67,3 @@ def test_compat_names():
     assert set(wanted) == set(compat.__all__)
     for name in wanted:
         assert hasattr(compat, name)
-
-
-@pytest.mark.parametrize("module", ["blockscale", "blockscale.cli", "blockscale.compat"])
-def test_importing_twice_is_harmless(module):
-    run(f"import importlib, {module}; importlib.import_module({module!r})")

@@ -81,7 +81,8 @@ class Problem:
         """The fewest bytes that cross memory: every operand read once, the result written once."""
         if self.verb in ("quantize", "dequantize"):
             return round(self.m * self.k * (_bits(self.x) + _bits(self.w)) / 8)
-        moved = self.rows * self.k * _bits(self.x) + self.rows * self.n * _bits(self.out)
+        wide, narrow = (self.n, self.k) if self.verb == "input_grad" else (self.k, self.n)
+        moved = self.rows * (wide * _bits(self.x) + narrow * _bits(self.out))
         return round((moved + self.weights_read * self.n * self.k * _bits(self.w)) / 8)
 
     @property

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from typer.testing import CliRunner
 
+import blockscale as bs
 from blockscale import cli
 
 runner = CliRunner()
@@ -70,6 +71,19 @@ def test_layout_without_a_picture(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["layout_mxfp8_100x96.svg"]
 
 
+def test_names_with_odd_characters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert invoke("layout", "e2m1/16:ue4m3:amax", 128, 64).exit_code == 0
+    assert "[red]a.PNG" in invoke("layout", "nvfp4", 128, 64, "-o", "[red]a.PNG").output
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"layout_e2m1_16_ue4m3_amax_128x64.svg", "[red]a.PNG"}
+
+
+def test_version_and_shapes_in_help():
+    assert invoke("--version").output.strip() == bs.__version__
+    assert "x [m, k] @ w [n, k].T" in " ".join(invoke("explain", "--help").output.split())
+
+
 def test_explain_and_doctor():
     out = invoke("explain", 4, 256, 512, "--format", "mxfp4", "--x-format", "mxfp8").output
     assert "runs     reference" in out
@@ -93,7 +107,9 @@ def test_explain_and_doctor():
         (("explain", 1, 2, 30), "nvfp4 needs w's last dimension divisible by 16, got 30"),
         (("explain", 1, 2, 64, "--dtype", "int8"), "use one of float32, bfloat16, float16"),
         (("explain", "one", 2, 64), "invalid value for 'm'"),
-        (("explain", 1, 2, 64, "--device", "cuda:99"), ""),
+        (("explain", 1, 2, 64, "--device", "cuda:99"), "device"),
+        (("explain", 1, 2, 64, "--device", "meta"), "there are no kernels for meta"),
+        (("layout", "nvfp4", 256, 128, "-o", "/no/such/folder/x.svg"), "No such file"),
         (("nonsense",), "No such command 'nonsense'"),
         (("layout", "nvfp4", 256, 128, "-o", "/no/such/folder/x.png"), "No such file"),
     ],

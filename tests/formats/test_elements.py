@@ -81,6 +81,8 @@ def test_any_widths_make_a_float():
     assert (e.bits, e.bias, e.max) == (8, 3, 31.0)
     with pytest.raises(ValueError, match="at least 1 exponent bit"):
         Float(name="bad", exponent=0, mantissa=3)
+    with pytest.raises(ValueError, match="at most 8 bits"):
+        Float(name="bad", exponent=6, mantissa=3, signed=False)
 
 
 def test_normal_float_is_symmetric_sorted_and_normalised():

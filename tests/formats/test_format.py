@@ -1,7 +1,7 @@
 import pytest
 
 import blockscale as bs
-from blockscale.formats import E5M2, Format, parse_spec
+from blockscale.formats import E5M2, Float, Format, parse_spec
 from conftest import ODD_CODEBOOK
 
 
@@ -77,6 +77,12 @@ def test_replace_makes_a_users_own_format():
         ({"block": 4}, "power of two from 8 to 4096, got 4"),
         ({"scale": "e9m9"}, "unknown scale element 'e9m9': use one of e8m0"),
         ({"scale": E5M2}, "e5m2 is not a scale"),
+        ({"scale": "e8m0"}, "e8m0 scales reach any amax by themselves: set tensor_scale='none'"),
+        ({"scale": "f32"}, "f32 scales reach any amax by themselves"),
+        ({"scale": "e8m0", "tensor_scale": "pow2"}, "e8m0 scales reach any amax by themselves"),
+        ({"block": 16.0}, "power of two from 8 to 4096, got 16.0"),
+        ({"element": Float(name="e4m3", exponent=4, mantissa=3)}, "e4m3 names Float"),
+        ({"element": Float(name="e3m4", exponent=3, mantissa=4, shift=4)}, "e3m4 names Float"),
         ({"element": "f4"}, "unknown element 'f4'"),
         ({"element": "e6m5"}, "elements have 2 to 8 bits"),
         ({"tensor_scale": "max"}, "must be 'none', 'amax' or 'pow2'"),
@@ -87,6 +93,21 @@ def test_replace_makes_a_users_own_format():
 def test_bad_formats_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         bs.NVFP4.replace(**change)
+
+
+def test_a_codebook_keeps_the_number_of_its_bits():
+    with pytest.raises(ValueError, match="3 bits need 8 values, got 16"):
+        bs.KBIT3.replace(codebook=[i / 16 for i in range(16)])
+
+
+def test_elements_are_objects():
+    with pytest.raises(TypeError, match=r"NVFP4.replace\(element='e4m3'\)"):
+        Format(name="x", element="e2m1", block=16, scale=bs.NVFP4.scale)
+
+
+def test_far_off_names_get_no_guess():
+    with pytest.raises(ValueError, match="unknown format 'zzzz': Known"):
+        bs.format("zzzz")
 
 
 def test_bad_specs_are_refused():

@@ -7,18 +7,9 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.numerics import RULES, check_rule
+from blockscale.numerics import rules_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-
-
-def rules_of(fmt):
-    for rule in RULES:
-        try:
-            check_rule(rule, fmt)
-        except ValueError:
-            continue
-        yield rule
 
 
 def samples():

@@ -89,6 +89,31 @@ def test_composition_is_composition(pairs, extent, step, second):
     assert list(both.offsets()) == [outer(i) for i in inner.offsets()]
 
 
+small = st.integers(1, 5)
+pairs_of = st.lists(st.tuples(small, st.integers(0, 12)), min_size=1, max_size=3)
+
+
+@settings(max_examples=500, deadline=None)
+@given(pairs_of, pairs_of)
+def test_a_composition_is_right_or_refused(outer_pairs, inner_pairs):
+    outer, inner = (
+        Strided(tuple(e for e, _ in pairs), tuple(s for _, s in pairs))
+        for pairs in (outer_pairs, inner_pairs)
+    )
+    if inner.cosize > outer.size:
+        return
+    try:
+        both = outer.compose(inner)
+    except ValueError:
+        return
+    assert list(both.offsets()) == [outer(i) for i in inner.offsets()]
+
+
+def test_offsets_that_carry_are_refused():
+    with pytest.raises(ValueError, match="offsets carry at 4"):
+        Strided((4, 8), (10, 10)).compose(Strided((4, 6), (2, 2)))
+
+
 def test_composition_keeps_the_inner_shape():
     outer = Strided((6, 2), (8, 2))
     both = outer.compose(Strided((4, 3), (3, 1)))

@@ -88,14 +88,23 @@ def test_permuted_view():
         assert view[r % 32, r // 32 % 4, r // 128, c % 4, c // 4, b] == q.scale[b, r, c]
 
 
+def test_the_permuted_view_needs_the_bytes_in_one_piece():
+    storage = torch.zeros(2, 1024, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"128 x 4 scales take contiguous \[l, 512\] bytes"):
+        atom_view(storage[:, :512], 128, 4)
+    with pytest.raises(ValueError, match=r"got \[2, 1024\]"):
+        atom_view(storage, 128, 4)
+    assert blocked_scales(bs.quantize(torch.randn(0, 64), bs.NVFP4)).shape == (0,)
+
+
 def test_the_permuted_view_writes_through():
     storage = torch.zeros(1, 512, dtype=torch.uint8)
     atom_view(storage, 128, 4)[3, 2, 0, 1, 0, 0] = 9
     assert storage[0, 3 * 16 + 2 * 4 + 1] == 9
 
 
-def test_torch_agrees_where_it_has_a_helper():
-    """torch's own to_blocked, reshaped from its public description: 32x4x4 per tile."""
+def test_a_tile_is_32_by_4_by_4():
+    """The description in words, as one reshape."""
     scale = torch.randint(0, 256, (256, 8), dtype=torch.uint8)
     theirs = scale.view(2, 4, 32, 2, 4).permute(0, 3, 2, 1, 4).reshape(-1)
     assert torch.equal(SCALES["blocked"].pack(scale, 1), theirs)

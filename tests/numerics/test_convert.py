@@ -43,6 +43,16 @@ def test_blocks_of_zeros_do_not_count():
     assert torch.equal(q.to_format("nvfp4").dequantize(), q.dequantize())
 
 
+def test_nan_of_the_input_stays_nan():
+    x = torch.randn(4, 64)
+    x[0, 3] = torch.nan
+    q = bs.quantize(x, bs.MXFP4)
+    for target in (bs.NVFP4, bs.MXFP8):
+        y = q.to_format(target).dequantize()
+        assert torch.equal(y.isnan(), q.dequantize().isnan())
+        assert y[0, :32].isnan().all()
+
+
 def test_nan_blocks_stay_nan():
     q = with_exponents(0, 3)
     scale = q.scale.clone()
@@ -78,7 +88,28 @@ def test_everything_else_needs_requantize():
     assert q.to_format(bs.MXFP8) is q
 
 
+def test_requantize_rounds_only_where_it_must():
+    q = bs.quantize(torch.randn(8, 64), bs.MXFP4)
+    exact = q.to_format(bs.NVFP4, requantize=True)
+    assert torch.equal(exact.dequantize(), q.dequantize())
+
+
+def test_requantize_keeps_row_scales():
+    q = bs.quantize(torch.randn(5, 64), bs.NVFP4, tensor_scale="row")
+    assert q.to_format(bs.KBIT4, requantize=True).tensor_scale.shape == (5,)
+
+
+def test_nothing_is_converted_to_nothing():
+    q = bs.quantize(torch.randn(0, 64), bs.MXFP4)
+    assert q.to_format(bs.NVFP4).shape == (0, 64)
+    assert bs.quantize(torch.randn(0, 4, 64), bs.MXFP4).to_format("nvfp4").tensor_scale.shape == (
+        0,
+    )
+
+
 def test_requantize_takes_a_scale_rule():
     q = bs.quantize(torch.randn(16, 64), bs.MXFP8)
+    with pytest.raises(ValueError, match="scale='best' does not apply"):
+        q.to_format(bs.NVFP4, requantize=True, scale="best")
     best = q.to_format(bs.NVFP4, requantize=True, scale="mse")
     assert best == bs.quantize(q.dequantize(), bs.NVFP4, scale="mse")

@@ -78,7 +78,6 @@ def test_overflow_is_infinite():
     big = torch.tensor([1e39, -1e39, 65519.9, 65520.0], dtype=torch.float64)
     assert cast(big[:2], torch.float32).tolist() == [torch.inf, -torch.inf]
     assert cast(big[2:], torch.float16).tolist() == [65504.0, torch.inf]
-    assert cast(big, torch.float64) is big
 
 
 def test_exponents_are_exact():

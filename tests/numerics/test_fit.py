@@ -66,5 +66,5 @@ def test_non_finite_samples_are_left_out():
     ],
 )
 def test_bad_samples_are_refused(samples, k, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         bs.fit_codebook(samples, k)

@@ -44,7 +44,7 @@ def test_sqnr_on_gaussian_data(name):
 def test_what_the_format_holds_comes_back_exactly(fmt):
     """Where rounding a block cannot move its amax to another step, quantising again is free."""
     if fmt.is_codebook or not (fmt.scale.power_of_two or fmt.element.name == "e2m1"):
-        return
+        pytest.skip("rounding may move the amax to another step")
     q = bs.quantize(torch.randn(8, 256), fmt)
     y = q.dequantize()
     assert torch.equal(bs.quantize(y, fmt, tensor_scale=q.tensor_scale).dequantize(), y)
@@ -121,8 +121,8 @@ def test_zero_blocks_decode_to_zero(fmt):
 
 def test_saturation_keeps_the_sign_and_the_largest_value(fmt):
     """Far above a given scale everything becomes the largest value of its sign."""
-    if not fmt.has_tensor_scale:
-        return
+    if not fmt.has_tensor_scale or fmt.scale.power_of_two:
+        pytest.skip("the scales reach any amax")
     x = torch.full((1, 256), 1e30)
     x[0, 1::2] *= -1
     q = bs.quantize(x, fmt, tensor_scale=1.0)
@@ -153,8 +153,7 @@ def test_non_finite_input(fmt, bad):
         zeroed = torch.where(dirty.isnan(), 0.0, dirty)
         assert torch.equal(y, bs.quantize(zeroed, fmt).dequantize())
     else:
-        values = fmt.element.values
-        extreme = values[-1] if bad > 0 else values[0]
+        extreme = max(fmt.element.values) if bad > 0 else min(fmt.element.values)
         assert y[1, fmt.block + 3].item() == pytest.approx(extreme * fmt.scale.max)
     if q.tensor_scale is None or torch.equal(q.tensor_scale, clean.tensor_scale):
         assert torch.equal(y[0], clean.dequantize()[0])  # other blocks are untouched

@@ -11,13 +11,13 @@ from blockscale.layouts import CODES, SCALES, Layout
 def test_facts(fmt):
     q = bs.quantize(torch.randn(3, 8, 256), fmt)
     assert q.shape == (3, 8, 256)
-    assert q.numel == 3 * 8 * 256
+    assert q.numel() == 3 * 8 * 256
     assert len(q) == 3
     assert q.device.type == "cpu"
     assert q.codes.dtype == q.scale.dtype == torch.uint8
-    assert q.codes.nbytes + q.scale.nbytes == fmt.bits_per_value * q.numel / 8
+    assert q.codes.nbytes + q.scale.nbytes == fmt.bits_per_value * q.numel() / 8
     assert q.nbytes == sum(part.nbytes for part in q.tensors)
-    assert q.bits_per_value == 8 * q.nbytes / q.numel
+    assert q.bits_per_value == 8 * q.nbytes / q.numel()
     assert (q.tensor_scale is not None) == fmt.has_tensor_scale
     assert (q.codebook is not None) == fmt.is_codebook
 
@@ -119,6 +119,8 @@ def test_blocked_scales_are_cut_at_128_rows():
     blocked = q.pack("blocked")
     for rows in (slice(0, 128), slice(128, 256), slice(128, 300), slice(256, None), slice(None)):
         assert blocked[rows] == q[rows]
+    odd = bs.quantize(torch.randn(300, 96), bs.NVFP4)  # six scale columns: a padded tile
+    assert odd.pack("blocked")[128:256] == odd[128:256]
     for rows in (slice(0, 100), slice(64, 128), slice(1, None)):
         with pytest.raises(IndexError, match="granularity 128 of layout bits/blocked"):
             blocked[rows]
@@ -137,6 +139,13 @@ def test_blocked_scales_are_cut_at_128_rows():
 def test_bad_indices_are_refused(index, message):
     with pytest.raises(IndexError, match=message):
         bs.quantize(torch.randn(4, 64), bs.NVFP4)[index]
+
+
+def test_experts_are_iterated_and_rows_are_not():
+    q = bs.quantize(torch.randn(3, 4, 64), bs.NVFP4)
+    assert [part == q[i] for i, part in enumerate(q)] == [True] * 3
+    with pytest.raises(TypeError, match="rows of a QTensor are not iterated"):
+        list(q[0])
 
 
 def test_out_of_range_experts_are_refused():
@@ -171,6 +180,45 @@ def test_from_storage():
     assert bs.QTensor.from_storage(bs.KBIT5, q.codes, q.scale).tensor_scale.tolist() == [1.0] * 3
     with pytest.raises(ValueError, match=r"codes must be \[..., n, bytes\]"):
         bs.QTensor.from_storage("nvfp4", q.codes.flatten(), q.scale)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("codebook", torch.linspace(1, -1, 32), "values must ascend"),
+        ("codebook", torch.full((32,), torch.nan), r"must lie in \[-1, 1\], got nan"),
+        ("tensor_scale", torch.tensor([1.0, -2.0, 1.0]), "positive and finite, got -2.0"),
+        ("tensor_scale", torch.full((3,), torch.inf), "positive and finite, got inf"),
+    ],
+)
+def test_bad_numbers_in_a_file_are_refused(part, value, message):
+    q = bs.quantize(torch.randn(3, 4, 64), bs.KBIT5)
+    with pytest.raises(ValueError, match=message):
+        bs.QTensor.from_storage(bs.KBIT5, q.codes, q.scale, **{part: value})
+
+
+def test_codebooks_are_not_shared():
+    """Not between tensors, nor with one made in inference mode or under fake tensors."""
+    q = bs.quantize(torch.randn(4, 64), bs.KBIT4)
+    with torch.inference_mode():
+        bs.QTensor.from_storage(bs.KBIT4, q.codes, q.scale)
+    a, b = (bs.QTensor.from_storage(bs.KBIT4, q.codes, q.scale) for _ in range(2))
+    a.codebook.mul_(0)
+    assert b == q
+    x = torch.randn(2, 64, requires_grad=True)
+    bs.matmul(x, b).sum().backward()
+    assert x.grad.abs().sum() > 0
+    with torch._subclasses.FakeTensorMode():
+        bs.quantize(torch.empty(4, 64), bs.KBIT4)
+    assert bs.quantize(q.dequantize(), bs.KBIT4).shape == (4, 64)
+
+
+def test_float32_scales_may_be_misaligned():
+    q = bs.quantize(torch.randn(4, 128), bs.BNB_NF4)
+    mapped = torch.empty(q.scale.numel() + 1, dtype=torch.uint8)
+    mapped[1:] = q.scale.flatten()
+    again = bs.QTensor.from_storage(bs.BNB_NF4, q.codes, mapped[1:].view(q.scale.shape))
+    assert torch.equal(again.dequantize(), q.dequantize())
 
 
 def parts(**changes):

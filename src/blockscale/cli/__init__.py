@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+import blockscale
 from blockscale.cli.doctor import doctor
 from blockscale.cli.explain import explain
 from blockscale.cli.formats import formats
@@ -17,10 +19,20 @@ commands = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="The linear layers of language models at 2 to 8 bits a weight, on any machine.",
+    rich_markup_mode=None,  # help texts have shapes in square brackets
 )
 for command in (formats, layout, explain, doctor):
     commands.command()(command)
+
+
+@commands.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """The linear layers of language models at 2 to 8 bits a weight, on any machine."""
+    if version:
+        typer.echo(blockscale.__version__)
+        raise typer.Exit
 
 
 def app() -> None:

@@ -41,7 +41,7 @@ def _version(name: str) -> str:
 
 
 def _kernels(device: torch.device) -> Table:
-    """Each kernel's answer to a decoding step (m = 1) and to a prompt (m = 512), for each verb."""
+    """Each kernel's answer to a decoding step, m = 1, for each verb."""
     target = target_of(device)
     table = Table(
         title=f"{device} ({target}): {describe_device(device)}", title_justify="left", min_width=60

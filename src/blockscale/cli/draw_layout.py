@@ -17,8 +17,6 @@ _MOST_TILES = 6  # drawn along each side; more would be too small to read
 
 def draw_scale_layout(format: Format, rows: int, columns: int, path: Path) -> None:
     """Write an SVG or PNG that shows where the scales of a [rows, columns] matrix go."""
-    if path.suffix not in (".svg", ".png"):
-        raise ValueError(f"layout: the picture must be .svg or .png, got {path.name!r}")
     plt = _pyplot()
     figure, (tiles, atom, memory) = plt.subplots(
         1, 3, figsize=(16, 8), gridspec_kw={"width_ratios": [1.1, 0.7, 2.2]}

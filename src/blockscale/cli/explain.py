@@ -34,6 +34,8 @@ def explain(
         raise ValueError(f"--dtype {dtype}: use one of {', '.join(_DTYPES)}")
     weight = find_format(format)
     where = resolve_device(device)
+    if where.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device {device}: there are no kernels for {where.type}")
     ops.check_block("explain", "w", k, weight)
     x = dtype
     if x_format is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,9 @@ def layout(
         )
     if k % entry.block:
         raise ValueError(f"layout: {entry} needs k divisible by {entry.block}, got {k}")
+    path = out or Path(f"layout_{re.sub(r'[^-.A-Za-z0-9_]+', '_', entry.name)}_{rows}x{k}.svg")
+    if draw and path.suffix.lower() not in (".svg", ".png"):
+        raise ValueError(f"layout: the picture must be .svg or .png, got {path.name!r}")
     columns = k // entry.block
     padded_rows, padded_columns = rows + -rows % ATOM_ROWS, columns + -columns % ATOM_COLUMNS
     whole = scale_layout((rows, k, batches), entry)
@@ -46,9 +50,8 @@ def layout(
     if draw:
         from blockscale.cli.draw_layout import draw_scale_layout
 
-        path = out or Path(f"layout_{entry.name}_{rows}x{k}.svg")
         draw_scale_layout(entry, rows, columns, path)
-        console.print(f"picture {path}")
+        console.print(f"picture {path}", markup=False)
 
 
 def _samples(limit: int, wanted: range | tuple[int, ...]) -> list[int]:

@@ -38,7 +38,7 @@ def quantize_kbit(
     """A, flattened, padded to blocks of 32 -> packed int32 [blocks * k], absmax uint8, codebook."""
     format = _format(k)
     if codebook is not None:
-        format = format.replace(codebook=codebook.tolist())
+        format = format.replace(codebook=codebook.tolist())  # which must have 2^k values
     _check_range(A)
     flat = A.detach().reshape(1, -1)
     flat = torch.nn.functional.pad(flat, (0, -flat.shape[-1] % _BLOCK))
@@ -56,6 +56,8 @@ def dequantize_kbit(
     dtype: torch.dtype = torch.float16,
 ) -> Tensor:
     """The first n values, flat."""
+    if not 0 <= n <= absmax.numel() * _BLOCK:
+        raise ValueError(f"n must be 0 to {absmax.numel() * _BLOCK}, the values packed, got {n}")
     q = _weight(packed, absmax, codebook, absmax.numel() * _BLOCK, 1, k)
     return q.dequantize(dtype).flatten()[:n]
 
@@ -151,8 +153,9 @@ class LinearNbit(torch.nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         exact = {name: getattr(self, name) for name in ("tensor_scale", "codebook")}
         super()._apply(fn, recurse)
-        for name, value in exact.items():
-            setattr(self, name, value.to(self.codes.device))
+        for name, value in exact.items():  # moved like the others, but never cast
+            moved = getattr(self, name).to(torch.float32)
+            setattr(self, name, moved if value.is_meta else value.to(moved.device))
         return self
 
     def extra_repr(self) -> str:

@@ -92,7 +92,6 @@ def format(name: str | Format) -> Format:
         return CATALOGUE[key]
     if "/" in name:
         return parse_spec(name)
-    nearest = difflib.get_close_matches(key, CATALOGUE, n=1, cutoff=0.0)[0]
-    raise ValueError(
-        f"unknown format {name!r}: did you mean {nearest!r}? Known: {', '.join(CATALOGUE)}"
-    )
+    nearest = difflib.get_close_matches(key, CATALOGUE, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    raise ValueError(f"unknown format {name!r}: {hint}Known: {', '.join(CATALOGUE)}")

@@ -21,7 +21,6 @@ from statistics import NormalDist
 from typing import Literal
 
 Specials = Literal["none", "nan", "ieee"]
-DERIVED = -1  # bias left to the IEEE rule 2^(exponent - 1) - 1
 
 
 def to_float32(value: float) -> float:
@@ -39,16 +38,17 @@ class Float:
     zero      False for E8M0, whose code 0 is a power of two like the others.
     carry     False for E4M4, whose rounding stays inside a binade: the mantissa is clamped at its
               top instead of carrying into the next exponent.
+    shift     added to the IEEE bias, 2^(exponent - 1) - 1; only E4M4 has one.
     """
 
     name: str
     exponent: int
     mantissa: int
-    bias: int = DERIVED
     signed: bool = True
     specials: Specials = "none"
     zero: bool = True
     carry: bool = True
+    shift: int = 0
 
     def __post_init__(self) -> None:
         if self.exponent < 1 or self.mantissa < 0:
@@ -56,8 +56,12 @@ class Float:
                 f"{self.name}: a float needs at least 1 exponent bit and 0 mantissa bits, "
                 f"got {self.exponent} and {self.mantissa}"
             )
-        if self.bias == DERIVED:
-            object.__setattr__(self, "bias", (1 << (self.exponent - 1)) - 1)
+        if not self.signed and self.magnitude_bits > 8:
+            raise ValueError(f"{self.name}: an unsigned scale has at most 8 bits")
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.exponent - 1)) - 1 + self.shift
 
     @property
     def bits(self) -> int:
@@ -218,7 +222,7 @@ E5M2 = Float(name="e5m2", exponent=5, mantissa=2, specials="ieee")
 
 E8M0 = Float(name="e8m0", exponent=8, mantissa=0, signed=False, specials="nan", zero=False)
 UE4M3 = Float(name="ue4m3", exponent=4, mantissa=3, signed=False, specials="nan")
-E4M4 = Float(name="e4m4", exponent=4, mantissa=4, bias=11, signed=False, carry=False)
+E4M4 = Float(name="e4m4", exponent=4, mantissa=4, signed=False, carry=False, shift=4)
 F32 = Float(name="f32", exponent=8, mantissa=23, specials="ieee")
 
 FLOATS = {element.name: element for element in (E2M1, E2M3, E3M2, E4M3, E5M2)}

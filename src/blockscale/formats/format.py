@@ -39,13 +39,29 @@ class Format:
     spec: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.block < 8 or self.block > 4096 or self.block & (self.block - 1):
+        if not isinstance(self.element, (Float, Codebook)) or not isinstance(self.scale, Float):
+            raise TypeError(
+                f"{self.name}: element and scale are objects: use NVFP4.replace(element='e4m3') or "
+                "formats.parse_element('e4m3')"
+            )
+        if (
+            not isinstance(self.block, int)
+            or self.block < 8
+            or self.block > 4096
+            or self.block & (self.block - 1)
+        ):
             raise ValueError(
                 f"{self.name}: block must be a power of two from 8 to 4096, got {self.block}"
             )
-        if self.scale.signed and self.scale.bits != 32:
+        if SCALES.get(self.scale.name) != self.scale:
             raise ValueError(
                 f"{self.name}: {self.scale.name} is not a scale; use one of {', '.join(SCALES)}"
+            )
+        if isinstance(self.element, Float) and parse_element(self.element.name) != self.element:
+            # Only names cross `torch.library`: another float behind a known name would be lost.
+            raise ValueError(
+                f"{self.name}: {self.element.name} names {parse_element(self.element.name)}, "
+                f"not {self.element}"
             )
         if not 2 <= self.element.bits <= 8:
             raise ValueError(
@@ -56,6 +72,11 @@ class Format:
             raise ValueError(
                 f"{self.name}: tensor_scale must be 'none', 'amax' or 'pow2', "
                 f"got {self.tensor_scale!r}"
+            )
+        if self.tensor_scale != "none" and self.scale.max > 2.0**64:
+            raise ValueError(
+                f"{self.name}: {self.scale.name} scales reach any amax by themselves: "
+                "set tensor_scale='none'"
             )
         spec = f"{self.element.name}/{self.block}:{self.scale.name}"
         if self.has_tensor_scale:
@@ -70,6 +91,11 @@ class Format:
     @property
     def is_codebook(self) -> bool:
         return isinstance(self.element, Codebook)
+
+    @property
+    def codebook(self) -> tuple[float, ...]:
+        """The table of a codebook element; empty for float elements."""
+        return self.element.values if isinstance(self.element, Codebook) else ()
 
     @property
     def has_tensor_scale(self) -> bool:
@@ -92,9 +118,10 @@ class Format:
         if codebook is not None:
             if element is not None:
                 raise ValueError("replace: give either element or codebook, not both")
-            element = Codebook(
-                bits=max(len(codebook) - 1, 1).bit_length(), values=tuple(map(float, codebook))
-            )
+            bits = max(len(codebook) - 1, 1).bit_length()
+            if isinstance(self.element, Codebook):
+                bits = self.element.bits  # another number of values is another format
+            element = Codebook(bits=bits, values=tuple(map(float, codebook)))
         changed = Format(
             name="",
             element=parse_element(element) if isinstance(element, str) else element or self.element,

@@ -1,11 +1,16 @@
-"""Row panels: how the reference kernels bound their memory."""
+"""Row panels: the reference kernels decode so many rows at a time, and hold no more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_ELEMENTS = 1 << 22  # float64 temporaries of 32 MB each
+from torch import Tensor
+
+from blockscale.kernels.contract import Parts
+from blockscale.problem import Kind
+
+_ELEMENTS = 1 << 22  # a float64 panel of 32 MB
 
 
 @dataclass(frozen=True)
@@ -13,10 +18,33 @@ class PanelConfig:
     rows: int  # decoded at a time
 
 
-def panel_configs(k: int) -> list[PanelConfig]:
-    return [PanelConfig(rows=max(1, _ELEMENTS // max(k, 1)))]
+def panel_configs(k: int, granularity: int = 1) -> list[PanelConfig]:
+    """`granularity`: rows that the layout cannot cut apart."""
+    rows = max(1, _ELEMENTS // max(k, 1))
+    return [PanelConfig(rows=rows + -rows % granularity)]
 
 
-def panels(total: int, config: PanelConfig) -> Iterator[slice]:
-    for start in range(0, total, config.rows):
-        yield slice(start, min(start + config.rows, total))
+def panels(config: PanelConfig, start: int, stop: int) -> Iterator[slice]:
+    for first in range(start, stop, config.rows):
+        yield slice(first, min(first + config.rows, stop))
+
+
+def unpack_rows(
+    parts: Parts, kind: Kind, shape: tuple[int, int], rows: slice
+) -> tuple[Tensor, Tensor]:
+    """Codes, one per byte, and scales of some rows of a matrix; parts without a group dimension."""
+    format, layout = kind
+    codes, scale = layout.slice_rows(parts.codes, parts.scale, format, shape, rows)
+    cut = (rows.stop - rows.start, shape[1])
+    return layout.unpack_codes(codes, format, cut), layout.unpack_scale(scale, format, cut)
+
+
+def matrix(parts: Parts, group: int) -> Parts:
+    """One matrix of a group of them."""
+    scale = parts.tensor_scale
+    return Parts(
+        parts.codes[group],
+        parts.scale[group],
+        None if scale is None else scale[group],
+        parts.codebook,
+    )

@@ -128,12 +128,10 @@ class Strided:
         return _from_pairs(merged)
 
     def compose(self, inner: Strided) -> Strided:
-        """self(inner(coordinate)), with the shape of `inner`."""
-        if isinstance(inner.shape, int):
-            outer = self if isinstance(self.shape, int) else self.coalesce()
-            return _compose_mode(outer, inner.shape, cast(int, inner.stride))
-        parts = [self.compose(mode) for mode in inner.modes]
-        return Strided(tuple(part.shape for part in parts), tuple(part.stride for part in parts))
+        """self(inner(coordinate)), with the shape of `inner`; an error where no layout is that."""
+        outer = self if isinstance(self.shape, int) else self.coalesce()
+        _check_no_carry(outer, inner)
+        return _compose(outer, inner)
 
     def complement(self, cosize: int) -> Strided:
         """A layout of the offsets up to `cosize` that this one does not reach, as their starts."""
@@ -162,6 +160,26 @@ def _from_pairs(pairs: list[tuple[int, int]]) -> Strided:
     if len(pairs) == 1:
         return Strided(*pairs[0])
     return Strided(tuple(extent for extent, _ in pairs), tuple(step for _, step in pairs))
+
+
+def _check_no_carry(outer: Strided, inner: Strided) -> None:
+    """Modes compose one by one only if their offsets never add up across a mode of `outer`."""
+    boundary = 1
+    pairs = list(zip(flatten(inner.shape), flatten(inner.stride), strict=True))
+    for extent in flatten(outer.shape)[:-1]:
+        boundary *= extent
+        reach = [max(i * step % boundary for i in range(count)) for count, step in pairs]
+        if sum(reach) >= boundary:
+            raise ValueError(
+                f"{outer} cannot be composed with {inner}: offsets carry at {boundary}"
+            )
+
+
+def _compose(outer: Strided, inner: Strided) -> Strided:
+    if isinstance(inner.shape, int):
+        return _compose_mode(outer, inner.shape, cast(int, inner.stride))
+    parts = [_compose(outer, mode) for mode in inner.modes]
+    return Strided(tuple(part.shape for part in parts), tuple(part.stride for part in parts))
 
 
 def _compose_mode(outer: Strided, extent: int, step: int) -> Strided:

@@ -12,6 +12,7 @@ to 4 with zeros. Every offset below is read off that expression.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Literal, Protocol
 
 import torch
@@ -60,12 +61,27 @@ def atom_view(storage: Tensor, rows: int, columns: int) -> Tensor:
     The scale of row r and column c is at [r % 32, r // 32 % 4, r // 128, c % 4, c // 4]. A view:
     writing to it writes the bytes.
     """
-    batches = storage.shape[0]
-    layout = scale_layout((rows, columns, batches), 1)  # one "element" per scale column
-    extents, steps = flatten(layout.shape), flatten(layout.stride)
-    # Modes: ((32, 4), rest_m), ((1, 4), rest_k), (1, l); the two 1s carry no information.
+    order, extents = _memory_order(rows, columns, storage.shape[0])
+    if storage.shape[-1] * storage.shape[0] != prod(extents) or not storage.is_contiguous():
+        raise ValueError(
+            f"atom_view: {rows} x {columns} scales take contiguous [l, "
+            f"{prod(extents) // max(storage.shape[0], 1)}] bytes, got {list(storage.shape)}"
+        )
+    in_memory = storage.view([extents[mode] for mode in order])
+    return in_memory.permute([order.index(mode) for mode in range(len(order))])
+
+
+def _memory_order(rows: int, columns: int, batches: int) -> tuple[list[int], list[int]]:
+    """The six modes of `atom_view` from the slowest to the fastest, and their extents.
+
+    Both are read off the layout: modes ((32, 4), rest_m), ((1, 4), rest_k), (1, l), where the two
+    1s carry no information.
+    """
+    layout = scale_layout((rows, columns, batches), 1)  # one "element" for each scale column
     keep = [0, 1, 2, 4, 5, 7]
-    return storage.as_strided([extents[i] for i in keep], [steps[i] for i in keep])
+    extents = [flatten(layout.shape)[i] for i in keep]
+    steps = [flatten(layout.stride)[i] for i in keep]
+    return sorted(range(len(keep)), key=lambda mode: (-steps[mode], extents[mode])), extents
 
 
 class Scaled(Protocol):
@@ -94,8 +110,8 @@ def blocked_scales(q: Scaled, permuted: bool = False) -> Tensor:
     storage = Blocked().pack(scale, q.format.scale.bits // 8)
     if not permuted:
         return storage
-    flat = storage.reshape(-1, storage.shape[-1])
-    return atom_view(flat, q.shape[-2], q.shape[-1] // q.format.block)
+    batches = prod(q.shape[:-2])
+    return atom_view(storage.view(batches, -1), q.shape[-2], q.shape[-1] // q.format.block)
 
 
 class Blocked:
@@ -114,13 +130,15 @@ class Blocked:
     def pack(self, scale: Tensor, scale_bytes: int) -> Tensor:
         rows, columns = scale.shape[-2:]
         bytes_shape = self.storage_shape(tuple(scale.shape), scale_bytes)
-        storage = torch.zeros(bytes_shape, dtype=torch.uint8, device=scale.device)
-        if storage.numel():
-            padding = (0, -columns % ATOM_COLUMNS, 0, -rows % ATOM_ROWS)
-            padded = torch.nn.functional.pad(scale.reshape(-1, rows, columns), padding)
-            atoms = padded.unflatten(1, (-1, 4, 32)).unflatten(4, (-1, 4))  # l, rm, 4, 32, rk, 4
-            view = atom_view(storage.view(-1, bytes_shape[-1]), rows, columns)
-            view.copy_(atoms.permute(3, 2, 1, 5, 4, 0))
+        if not prod(bytes_shape):
+            return torch.zeros(bytes_shape, dtype=torch.uint8, device=scale.device)
+        padding = (0, -columns % ATOM_COLUMNS, 0, -rows % ATOM_ROWS)
+        padded = torch.nn.functional.pad(scale.reshape(-1, rows, columns), padding)
+        atoms = padded.unflatten(1, (-1, 4, 32)).unflatten(
+            4, (-1, 4)
+        )  # l, rest_m, 4, 32, rest_k, 4
+        order, _ = _memory_order(rows, columns, len(padded))
+        storage: Tensor = atoms.permute(3, 2, 1, 5, 4, 0).permute(order).reshape(bytes_shape)
         return storage
 
     def unpack(self, storage: Tensor, shape: tuple[int, ...], scale_bytes: int) -> Tensor:

@@ -57,6 +57,11 @@ class Layout:
     name: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.codes not in CODES or self.scales not in SCALES:
+            raise ValueError(
+                f"unknown layout {self.codes}/{self.scales}: codes are {', '.join(CODES)}, "
+                f"scales {', '.join(SCALES)}"
+            )
         object.__setattr__(self, "name", f"{self.codes}/{self.scales}")
 
     def __str__(self) -> str:

@@ -5,20 +5,21 @@ from blockscale.numerics.convert import element_map, mxfp4_scales_to_nvfp4
 from blockscale.numerics.dequantize import dequantize_rows, scaled_values
 from blockscale.numerics.elements import decode, decode_scale, encode
 from blockscale.numerics.exact import cast, is_finite_bits, magnitude_bits, widen
-from blockscale.numerics.fit import fit_codebook_format
-from blockscale.numerics.matmul import branch, gate, group_slices, input_gradient
+from blockscale.numerics.fit import fit_levels
+from blockscale.numerics.matmul import branch, group_slices, input_gradient
 from blockscale.numerics.quantize import (
-    RULES,
     Quantized,
+    amax_bits,
     check_rule,
     quantize_rows,
+    rules_of,
     tensor_scale_of,
 )
 
 __all__ = [
-    "RULES",
     "Activation",
     "Quantized",
+    "amax_bits",
     "branch",
     "cast",
     "check_rule",
@@ -27,8 +28,7 @@ __all__ = [
     "dequantize_rows",
     "element_map",
     "encode",
-    "fit_codebook_format",
-    "gate",
+    "fit_levels",
     "group_slices",
     "input_gradient",
     "is_finite_bits",
@@ -36,6 +36,7 @@ __all__ = [
     "mxfp4_scales_to_nvfp4",
     "parse_activation",
     "quantize_rows",
+    "rules_of",
     "scaled_values",
     "swiglu_oai",
     "tensor_scale_of",

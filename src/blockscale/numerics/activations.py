@@ -97,7 +97,7 @@ _ACT = {
 
 
 def swiglu_oai(alpha: float = 1.702, limit: float = 7.0) -> Activation:
-    """GPT-OSS's activation: min(g, limit) * sigmoid(alpha * g) * (clamp(u, -limit, limit) + 1)."""
+    """GPT-OSS's: c * sigmoid(alpha * c) * (clamp(u, -limit, limit) + 1) with c = min(g, limit)."""
     if not (math.isfinite(alpha) and limit > 0):
         raise ValueError(
             f"swiglu_oai: needs a finite alpha and a positive limit, got {alpha} and {limit}"
@@ -113,6 +113,6 @@ def parse_activation(activation: str | Activation) -> Activation:
         return Activation(activation)
     if activation == "swiglu_oai":
         return swiglu_oai()
-    if match := re.fullmatch(r"swiglu_oai\((.+),(.+)\)", activation):
+    if match := re.fullmatch(r"swiglu_oai\(([-+.e\d]+),([-+.e\d]+|inf)\)", activation):
         return swiglu_oai(float(match[1]), float(match[2]))
     raise ValueError(f"unknown activation {activation!r}: use one of {', '.join(NAMES)}")

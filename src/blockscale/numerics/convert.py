@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from blockscale.formats import MXFP4, NVFP4, Codebook, Format
-from blockscale.numerics.elements import encode
+from blockscale.numerics.elements import decode_scale, encode
 from blockscale.numerics.exact import cast, power_of_two
 
-_E8M0_NAN = 0xFF
-_UE4M3_NAN = 0x7F
-_UE4M3_POWERS = 17  # 2^-9 (its smallest subnormal) to 2^8: exponents may span this much
+_TOP = NVFP4.scale.max_exponent  # UE4M3's largest power of two, 2^8
+_SPAN = _TOP + NVFP4.scale.bias - 1 + NVFP4.scale.mantissa  # down to its smallest subnormal, 2^-9
 
 
 def element_map(source: Format, target: Format) -> Tensor | None:
@@ -38,22 +37,20 @@ def mxfp4_scales_to_nvfp4(codes: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]
     The codes stay as they are. With the largest block exponent at 2^8, UE4M3 reaches 17 exponents
     further down; blocks of zeros fit anywhere. Raises ValueError where a matrix spans more.
     """
-    bias = MXFP4.scale.bias
-    nan = scale == _E8M0_NAN
-    zero = (codes.unflatten(-1, (-1, MXFP4.block)) & 7).amax(-1) == 0
+    nan = decode_scale(scale, MXFP4.scale).isnan()
+    zero = ((codes.unflatten(-1, (-1, MXFP4.block)) & 7).amax(-1) == 0) & ~nan
+    exponent = scale.to(torch.int64) - MXFP4.scale.bias
     counted = ~(nan | zero)
-    exponent = scale.to(torch.int64) - bias
-    highest = torch.where(counted, exponent, -bias).amax((-2, -1))  # [e]
+    highest = torch.where(counted, exponent, -MXFP4.scale.bias).amax((-2, -1))  # [e]
     lowest = torch.where(counted, exponent, highest[:, None, None]).amin((-2, -1))
-    span = int((highest - lowest).max()) if scale.numel() else 0
-    if span > _UE4M3_POWERS:
+    span = int((highest - lowest).max())
+    if span > _SPAN:
         raise ValueError(
-            f"to_format: block exponents span {span} powers of two and NVFP4 holds "
-            f"{_UE4M3_POWERS} without loss: pass requantize=True to round instead"
+            f"to_format: block exponents span {span} powers of two and NVFP4 holds {_SPAN} "
+            "without loss: pass requantize=True to round instead"
         )
-    top = NVFP4.scale.max_exponent  # 8
-    relative = (exponent - highest[:, None, None] + top).clamp(-9, top)
+    relative = (exponent - highest[:, None, None] + _TOP).clamp(_TOP - _SPAN, _TOP)
     code = encode(power_of_two(relative), NVFP4.scale)
-    code = code.masked_fill(nan, _UE4M3_NAN).masked_fill(zero, 0)
-    tensor_scale = cast(power_of_two(highest - top), torch.float32)
+    code = code.masked_fill(zero, 0).masked_fill(nan, NVFP4.scale.max_code + 1)  # UE4M3's NaN
+    tensor_scale = cast(power_of_two(highest - _TOP), torch.float32)
     return code.repeat_interleave(MXFP4.block // NVFP4.block, -1), tensor_scale

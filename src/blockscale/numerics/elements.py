@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -11,19 +9,16 @@ from blockscale.formats import Codebook, Float
 from blockscale.numerics.exact import cast, widen, widen_bits
 
 
-@lru_cache(maxsize=256)
-def _constant(numbers: tuple[float, ...], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64, device=device)
-
-
 def _values(element: Float | Codebook, codebook: Tensor | None, device: torch.device) -> Tensor:
     """The table that decodes; a tensor's own codebook comes before its format's."""
-    return _constant(element.values, device) if codebook is None else widen(codebook)
+    if codebook is not None:
+        return widen(codebook)
+    return torch.tensor(element.values, dtype=torch.float64, device=device)
 
 
 def _boundaries(element: Float | Codebook, codebook: Tensor | None, device: torch.device) -> Tensor:
     if codebook is None:
-        return _constant(element.boundaries, device)
+        return torch.tensor(element.boundaries, dtype=torch.float64, device=device)
     table = widen(codebook)
     return (table[:-1] + table[1:]) / 2
 
@@ -51,7 +46,7 @@ def encode(value: Tensor, element: Float | Codebook, codebook: Tensor | None = N
 def decode_scale(storage: Tensor, scale: Float) -> Tensor:
     """uint8 scale storage [..., blocks * bytes] -> float64 values [..., blocks]."""
     if scale.bits == 32:
-        return widen_bits(storage.contiguous().view(torch.int32))
+        return widen_bits(storage.clone().view(torch.int32))  # mapped bytes may be misaligned
     return decode(storage, scale)
 
 

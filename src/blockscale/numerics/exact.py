@@ -79,8 +79,6 @@ def round_to(value: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
     """One rounding from float64 to `dtype`. Subnormals are made from bits, and NaN is canonical."""
-    if dtype == torch.float64:
-        return value
     rounded = round_to(value, dtype)
     if dtype == torch.float16:
         out = rounded.to(torch.float32).to(torch.float16)

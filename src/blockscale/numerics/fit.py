@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from blockscale.formats import Codebook, Format
+from blockscale.formats import Codebook
 from blockscale.numerics.exact import is_finite_bits, magnitude_bits, widen
 
 _BINS = 1 << 14  # of [-1, 1]; far finer than 32 levels can notice
@@ -18,10 +18,10 @@ def fit_levels(samples: Tensor, bits: int, block: int, iterations: int = 300) ->
     every level to the mean of the numbers nearest to it, until nothing moves; the error falls at
     each step. The start is the density that is best for many levels: the cube root of the data's.
     """
-    mass, moment = _histogram(samples, block)
-    centre = (torch.arange(_BINS, dtype=torch.float64, device=mass.device) + 0.5) * (2 / _BINS) - 1
+    mass, moment = (part.cpu() for part in _histogram(samples, block))
+    centre = (torch.arange(_BINS, dtype=torch.float64) + 0.5) * (2 / _BINS) - 1
     density = (mass / mass.max()).pow(1 / 3).cumsum(0)
-    share = (torch.arange(1 << bits, dtype=torch.float64, device=mass.device) + 0.5) / (1 << bits)
+    share = (torch.arange(1 << bits, dtype=torch.float64) + 0.5) / (1 << bits)
     levels = centre[torch.searchsorted(density, share * density[-1])]
     for _ in range(iterations):
         nearest = torch.bucketize(centre, (levels[:-1] + levels[1:]) / 2)
@@ -48,9 +48,3 @@ def _histogram(samples: Tensor, block: int) -> tuple[Tensor, Tensor]:
     which = ((normal + 1) * (_BINS / 2)).to(torch.int64).clamp(max=_BINS - 1)
     empty = torch.zeros(_BINS, dtype=torch.float64, device=samples.device)
     return empty.scatter_add(0, which, weight), empty.scatter_add(0, which, weight * normal)
-
-
-def fit_codebook_format(samples: Tensor, base: Format) -> Format:
-    """`base` with a codebook fitted to the samples."""
-    element = fit_levels(samples, base.element.bits, base.block)
-    return base.replace(name=f"{base.name}-fitted", element=element)

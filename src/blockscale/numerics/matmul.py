@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from blockscale.numerics.activations import Activation
 from blockscale.numerics.exact import widen
 
 
@@ -29,13 +28,6 @@ def branch(
     if w_tensor_scale is not None:
         y = y * widen(w_tensor_scale)
     return y if bias is None else y + widen(bias)
-
-
-def gate(branches: list[Tensor], activation: Activation | None) -> Tensor:
-    """act(gate) * up for two branches; one branch is returned as it is."""
-    if activation is None:
-        return branches[0]
-    return activation(branches[0], branches[1])
 
 
 def input_gradient(grad: Tensor, w: Tensor, w_tensor_scale: Tensor | None) -> Tensor:

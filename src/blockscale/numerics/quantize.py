@@ -26,9 +26,7 @@ from blockscale.numerics.exact import (
     widen,
     widen_bits,
 )
-from blockscale.numerics.scales import POWER_OF_TWO_RULES, block_scale, choose_tensor_scale
-
-RULES = ("absmax", *POWER_OF_TWO_RULES, "four_over_six", "mse")
+from blockscale.numerics.scales import block_scale, choose_tensor_scale
 
 
 class Quantized(NamedTuple):
@@ -36,30 +34,34 @@ class Quantized(NamedTuple):
     scale: Tensor  # uint8 [rows, k / block * bytes of a scale]
 
 
+def rules_of(format: Format) -> list[str]:
+    """The scale rules that apply to a format, "absmax" first."""
+    rules = ["absmax"]
+    if format.scale.power_of_two:
+        rules += ["floor", "rceil"] if format.is_codebook else ["floor", "rceil", "even", "even1"]
+    elif format.element.name == "e2m1":
+        rules.append("four_over_six")
+    if format.scale.bits != 32:  # float32 scales have no neighbours to speak of
+        rules.append("mse")
+    return rules
+
+
 def check_rule(rule: str, format: Format) -> None:
-    """Refuse a scale rule that does not exist or does not apply, saying which do."""
-    power_of_two, searched = format.scale.power_of_two, format.scale.bits != 32
-    applies = {
-        "absmax": True,
-        "floor": power_of_two,
-        "rceil": power_of_two,
-        "even": power_of_two and not format.is_codebook,
-        "even1": power_of_two and not format.is_codebook,
-        "four_over_six": format.element.name == "e2m1" and not power_of_two,
-        "mse": searched,
-    }
-    if not applies.get(rule, False):
-        usable = ", ".join(name for name, usable in applies.items() if usable)
+    if rule not in rules_of(format):
         raise ValueError(
-            f"quantize: scale={rule!r} does not apply to {format}: use one of {usable}"
+            f"scale={rule!r} does not apply to {format}: use one of {', '.join(rules_of(format))}"
         )
 
 
-def tensor_scale_of(x: Tensor, format: Format, dims: tuple[int, ...]) -> Tensor:
-    """float32 tensor scales from the amax of the finite values over `dims`."""
+def amax_bits(x: Tensor) -> Tensor:
+    """Bits of the largest finite magnitude of each row of x [..., k]; maxima of bits are maxima."""
     bits = magnitude_bits(x)
-    bits = torch.where(is_finite_bits(bits), bits, 0)
-    return cast(choose_tensor_scale(widen_bits(bits.amax(dims)), format), torch.float32)
+    return torch.where(is_finite_bits(bits), bits, 0).amax(-1)
+
+
+def tensor_scale_of(amax: Tensor, format: Format) -> Tensor:
+    """float32 tensor scales from the bits of amax."""
+    return cast(choose_tensor_scale(widen_bits(amax), format), torch.float32)
 
 
 def quantize_rows(

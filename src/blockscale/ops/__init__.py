@@ -13,10 +13,11 @@ from blockscale.ops.library import (
 )
 from blockscale.ops.matmul import MatmulCall
 from blockscale.ops.operand import Operand, plain
-from blockscale.ops.quantize import codebook_tensor, repack
-from blockscale.ops.validate import check_block, check_float
+from blockscale.ops.quantize import repack
+from blockscale.ops.validate import FLOAT_DTYPES, check_block, check_float, check_positive
 
 __all__ = [
+    "FLOAT_DTYPES",
     "VERBS",
     "Answer",
     "Choice",
@@ -26,8 +27,8 @@ __all__ = [
     "answers",
     "check_block",
     "check_float",
+    "check_positive",
     "choose",
-    "codebook_tensor",
     "dequantize",
     "explain",
     "gated_matmul",

@@ -18,13 +18,7 @@ from torch.library import custom_op
 from blockscale.numerics import parse_activation
 from blockscale.ops.matmul import MatmulCall, run, run_input_grad
 from blockscale.ops.operand import Operand
-from blockscale.ops.quantize import (
-    codebook_tensor,
-    derive_tensor_scale,
-    run_dequantize,
-    run_quantize,
-    storage,
-)
+from blockscale.ops.quantize import derive_tensor_scale, run_dequantize, run_quantize, storage
 from blockscale.problem import parse_kind
 
 
@@ -47,7 +41,7 @@ def _quantize(
 ) -> list[Tensor]:
     """codes, scale, then what the format has of tensor_scale and codebook."""
     parsed = parse_kind(kind)
-    table = codebook_tensor(tuple(codebook), x.device).clone() if codebook else None
+    table = torch.tensor(codebook, dtype=torch.float32, device=x.device) if codebook else None
     scalars = None
     if parsed.format.has_tensor_scale:  # cloned where given: an output must not be an input
         derived = derive_tensor_scale(x, parsed.format, per_row) if tensor_scale is None else None
@@ -93,11 +87,24 @@ dequantize = _define(
 
 # --- the matmul family ---------------------------------------------------------------------------
 
-_MATMUL_SCHEMA = (
-    "(Tensor[] x, str x_kind, SymInt[] x_shape, Tensor[] w, Tensor[] up, str w_kind, "
-    "SymInt[] w_shape, Tensor? bias, Tensor? up_bias, Tensor? group_sizes, str activation, "
-    "str x_format, float[] x_codebook, Tensor? x_tensor_scale, ScalarType out_dtype) -> Tensor"
-)
+_MATMUL_ARGUMENTS = {
+    "x": "Tensor[]",
+    "x_kind": "str",
+    "x_shape": "SymInt[]",
+    "w": "Tensor[]",
+    "up": "Tensor[]",
+    "w_kind": "str",
+    "w_shape": "SymInt[]",
+    "bias": "Tensor?",
+    "up_bias": "Tensor?",
+    "group_sizes": "Tensor?",
+    "activation": "str",
+    "x_format": "str",
+    "x_codebook": "float[]",
+    "x_tensor_scale": "Tensor?",
+    "out_dtype": "ScalarType",
+}
+_MATMUL_SCHEMA = f"({', '.join(f'{t} {name}' for name, t in _MATMUL_ARGUMENTS.items())}) -> Tensor"
 
 
 def _call(
@@ -145,58 +152,89 @@ input_grad = _define(
 
 
 def _save_for_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, x_kind, x_shape, w, up, w_kind, w_shape, bias, up_bias, group_sizes, *rest = inputs
-    activation, x_format, x_codebook, x_tensor_scale, _ = rest
-    ctx.x, ctx.w = (x_kind, list(x_shape)), (w_kind, list(w_shape))
-    ctx.facts = (activation, x_format, list(x_codebook))
-    ctx.x_dtype, ctx.counts = x[0].dtype, (len(x), len(w), len(up))
-    ctx.bias_dtypes = [None if each is None else each.dtype for each in (bias, up_bias)]
-    recomputed = x if activation else []  # only a gate's slope needs the forward again
-    ctx.save_for_backward(group_sizes, bias, up_bias, x_tensor_scale, *w, *up, *recomputed)
+    call = dict(zip(_MATMUL_ARGUMENTS, inputs, strict=True))
+    ctx.x_dtype = call["x"][0].dtype
+    ctx.lengths = {name: len(call[name]) for name in ("x", "w", "up", "x_codebook")}
+    ctx.needs = {"x": not call["x_kind"] and call["x"][0].requires_grad} | {
+        name: call[name] is not None and call[name].requires_grad for name in ("bias", "up_bias")
+    }
+    # Only the slope of a gate needs the forward again, and with it x.
+    kept = call["x"] if call["activation"] else []
+    optional = ("bias", "up_bias", "group_sizes", "x_tensor_scale")
+    ctx.save_for_backward(*(call[name] for name in optional), *call["w"], *call["up"], *kept)
+    ctx.facts = {
+        name: value for name, value in call.items() if "Tensor" not in _MATMUL_ARGUMENTS[name]
+    }
+
+
+def _saved_call(ctx: Any) -> dict[str, Any]:
+    """The arguments of the forward; x is empty where it was not kept."""
+    bias, up_bias, group_sizes, x_tensor_scale, *tensors = ctx.saved_tensors
+    first, second = ctx.lengths["w"], ctx.lengths["w"] + ctx.lengths["up"]
+    facts: dict[str, Any] = ctx.facts
+    return facts | {
+        "x": tensors[second:],
+        "w": tensors[:first],
+        "up": tensors[first:second],
+        "bias": bias,
+        "up_bias": up_bias,
+        "group_sizes": group_sizes,
+        "x_tensor_scale": x_tensor_scale,
+    }
 
 
 def _gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    group_sizes, bias, up_bias, x_tensor_scale, *tensors = ctx.saved_tensors
-    x_count, w_count, up_count = ctx.counts
-    activation, *x_facts = ctx.facts
-    weights = [tensors[:w_count], tensors[w_count : w_count + up_count]][: 1 + bool(up_count)]
-    branch_grads = [grad]
-    if activation:
-        x = tensors[w_count + up_count :]
-        again = matmul if group_sizes is None else grouped_matmul
-        rest = (None, group_sizes, "", *x_facts, x_tensor_scale, torch.float32)
-        branches = [
-            again(x, *ctx.x, weight, [], *ctx.w, each_bias, *rest)
-            for weight, each_bias in zip(weights, (bias, up_bias), strict=True)
-        ]
-        branch_grads = list(parse_activation(activation).gradients(grad.float(), *branches))
-    x_grads: list[Tensor | None] = [None] * x_count
-    if not ctx.x[0]:  # a plain x
-        wide = ctx.x_dtype if len(weights) == 1 else torch.float32
-        parts = [
-            input_grad(each, weight, *ctx.w, group_sizes, wide)
-            for each, weight in zip(branch_grads, weights, strict=True)
-        ]
-        x_grads = [parts[0] if len(parts) == 1 else (parts[0] + parts[1]).to(ctx.x_dtype)]
-    bias_grads = [
-        None if dtype is None else _bias_gradient(each, group_sizes, ctx.w[1]).to(dtype)
-        for each, dtype in zip(branch_grads, ctx.bias_dtypes, strict=False)
-    ]
-    bias_grads += [None] * (2 - len(bias_grads))
-    # One entry per argument, lists for lists: the weights and x_codebook have no gradients.
-    nothing = [None] * w_count, [None] * up_count, None, None
-    rest_of_it = None, None, None, [None] * len(x_facts[1]), None, None
-    return x_grads, None, None, *nothing, *bias_grads, *rest_of_it
+    call = _saved_call(ctx)
+    branches = {"w": grad} if not call["activation"] else _branch_gradients(call, grad)
+    grads: dict[str, Any] = dict.fromkeys(_MATMUL_ARGUMENTS)
+    grads |= {name: [None] * ctx.lengths[name] for name in ("x", "w", "up")}
+    if not ctx.lengths["x_codebook"]:
+        grads["x_codebook"] = []  # torch takes an empty list for a list of tensors
+    if ctx.needs["x"]:
+        facts = call["w_kind"], call["w_shape"], call["group_sizes"]
+        if len(branches) == 1:
+            grads["x"] = [input_grad(grad, call["w"], *facts, ctx.x_dtype)]
+        else:
+            parts = [
+                input_grad(d, call[name], *facts, torch.float32) for name, d in branches.items()
+            ]
+            grads["x"] = [(parts[0] + parts[1]).to(ctx.x_dtype)]
+    for name, weight in (("bias", "w"), ("up_bias", "up")):
+        if ctx.needs[name]:
+            total = _bias_gradient(branches[weight], call["group_sizes"], call["w_shape"])
+            grads[name] = total.to(call[name].dtype)
+    return tuple(grads.values())
+
+
+def _branch_gradients(call: dict[str, Any], grad: Tensor) -> dict[str, Tensor]:
+    """Gradients of the two products under a gate, float32, from the products computed again."""
+    single: dict[str, Any] = {
+        "up": [],
+        "up_bias": None,
+        "activation": "",
+        "out_dtype": torch.float32,
+    }
+    op = matmul if call["group_sizes"] is None else grouped_matmul
+    gate, up = (
+        op(*_in_order(call | single | {"w": call[weight], "bias": call[bias]}))
+        for weight, bias in (("w", "bias"), ("up", "up_bias"))
+    )
+    slopes = parse_activation(call["activation"]).gradients(grad.float(), gate, up)
+    return dict(zip(("w", "up"), slopes, strict=True))
+
+
+def _in_order(call: dict[str, Any]) -> list[Any]:
+    return [call[name] for name in _MATMUL_ARGUMENTS]
 
 
 def _bias_gradient(grad: Tensor, group_sizes: Tensor | None, w_shape: list[int]) -> Tensor:
     """Sum of the rows that a bias was added to, float32: [n], [l, n] or [e, n]."""
     grad = grad.float()
     if group_sizes is None:
-        lead = grad.shape[0] if len(w_shape) == 3 else 1
-        return grad.reshape(lead, -1, grad.shape[-1]).sum(1).reshape([*w_shape[:-2], w_shape[-2]])
+        return grad.sum(-2) if len(w_shape) == 3 else grad.flatten(0, -2).sum(0)
     row = torch.arange(grad.shape[0], device=grad.device)
-    expert = torch.searchsorted(group_sizes.cumsum(0), row, right=True)  # e for rows of nobody
+    ends = group_sizes.clamp(min=0).cumsum(0)
+    expert = torch.searchsorted(ends, row, right=True)  # e for rows of nobody
     sums = grad.new_zeros(w_shape[0] + 1, grad.shape[-1]).index_add(0, expert, grad)
     return sums[:-1]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
 
 from blockscale.formats import parse_spec
 from blockscale.layouts import canonical
+from blockscale.numerics import parse_activation
 from blockscale.ops import validate
 from blockscale.ops.choose import launch
 from blockscale.ops.operand import Operand, as_groups, as_rows
@@ -58,17 +60,20 @@ class MatmulCall:
         else:
             validate.check_groups(verb, x, weight, self.group_sizes)
         validate.check_out_dtype(verb, self.out_dtype)
-        if self.x_format:
-            if not x.is_plain:
-                raise ValueError(f"{verb}: x is quantised already ({x.kind}); leave x_format out")
-            validate.check_block(verb, "x", x.shape[-1], parse_spec(self.x_format))
+        if self.activation:
+            parse_activation(self.activation)
+        if self.x_format and not x.is_plain:
+            raise ValueError(f"{verb}: x is quantised already ({x.kind}); leave x_format out")
+        validate.check_x_tensor_scale(verb, x, self.x_format, self.x_tensor_scale)
         devices: list[tuple[str, torch.device | None]] = [("x", x.device)]
         devices += [(name, each.device) for name, each in zip(names, self.weights, strict=True)]
         devices += [("bias", bias.device if bias is not None else None) for bias in self.biases]
-        sizes = self.group_sizes
-        validate.check_devices(
-            verb, [*devices, ("group_sizes", None if sizes is None else sizes.device)]
-        )
+        for name, part in (
+            ("group_sizes", self.group_sizes),
+            ("x_tensor_scale", self.x_tensor_scale),
+        ):
+            devices.append((name, None if part is None else part.device))
+        validate.check_devices(verb, devices)
 
     def _x_label(self) -> str:
         """x as the kernel sees it: quantised, where it is to be quantised on the fly."""
@@ -81,9 +86,7 @@ class MatmulCall:
         """The facts that choose the kernel."""
         weight, ragged = self.weights[0], self.group_sizes is not None
         groups = weight.shape[0] if len(weight.shape) == 3 else 1
-        rows = 1
-        for extent in self.x.shape[:-1]:
-            rows *= extent
+        rows = prod(self.x.shape[:-1])
         return Problem(
             verb=self.verb,
             m=rows if ragged else rows // max(groups, 1),
@@ -103,18 +106,20 @@ class MatmulCall:
 
 def run(call: MatmulCall) -> Tensor:
     """Quantise x if asked to, pick a kernel, launch it. The call has been validated."""
+    if call.x_tensor_scale is not None:
+        validate.check_positive(call.verb, "x_tensor_scale", call.x_tensor_scale)
     if call.x_format:
         call = _with_quantized_x(call)
     problem = call.problem()
     if call.group_sizes is not None and (call.group_sizes.device.type == "cpu" or checks_enabled()):
         validate.check_group_values(call.verb, call.group_sizes.tolist(), problem.m)
     out = torch.empty(problem.rows, problem.n, dtype=call.out_dtype, device=call.x.device)
-    if problem.rows:
+    if problem.rows and problem.n:
         launch(
             problem,
             as_rows(call.x),
             tuple(as_groups(weight) for weight in call.weights),
-            tuple(_as_group_bias(bias, problem.groups) for bias in call.biases),
+            tuple(_as_group_bias(bias, problem) for bias in call.biases),
             call.group_sizes,
             out,
         )
@@ -126,8 +131,8 @@ def _with_quantized_x(call: MatmulCall) -> MatmulCall:
     return replace(call, x=x, x_format="", x_codebook=(), x_tensor_scale=None)
 
 
-def _as_group_bias(bias: Tensor | None, groups: int) -> Tensor | None:
-    return None if bias is None else bias.reshape(groups, -1)
+def _as_group_bias(bias: Tensor | None, problem: Problem) -> Tensor | None:
+    return None if bias is None else bias.reshape(problem.groups, problem.n)
 
 
 def run_input_grad(
@@ -135,7 +140,7 @@ def run_input_grad(
 ) -> Tensor:
     """d/dx of a product: grad [..., n] -> [..., k]."""
     groups = weight.shape[0] if len(weight.shape) == 3 else 1
-    rows = grad.reshape(-1, grad.shape[-1])
+    rows = grad.reshape(prod(grad.shape[:-1]), grad.shape[-1])
     ragged = group_sizes is not None
     problem = Problem(
         verb="input_grad",
@@ -150,6 +155,6 @@ def run_input_grad(
         target=target_of(grad.device),
     )
     out = torch.empty(len(rows), problem.k, dtype=dtype, device=grad.device)
-    if len(rows):
+    if len(rows):  # without weights (n = 0) the gradient is zero, which the kernel writes
         launch(problem, rows, as_groups(weight), group_sizes, out)
     return out.reshape(*grad.shape[:-1], problem.k)

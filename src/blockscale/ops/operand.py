@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -60,17 +61,18 @@ def as_groups(operand: Operand) -> Parts:
 
 def as_rows(operand: Operand) -> Tensor | Parts:
     """x as [rows, k], whatever its leading dimensions; one tensor scale per row."""
-    if operand.is_plain:
-        return operand.tensors[0].reshape(-1, operand.shape[-1])
-    parts = operand.parts()
     lead = tuple(operand.shape[:-1])
+    rows = prod(lead)
+    if operand.is_plain:
+        return operand.tensors[0].reshape(rows, operand.shape[-1])
+    codes, scale, tensor_scale, codebook = operand.parts()
+    if tensor_scale is not None:
+        tensor_scale = spread_over_rows(tensor_scale, lead).reshape(rows)
     return Parts(
-        parts.codes.reshape(-1, parts.codes.shape[-1]),
-        parts.scale.reshape(-1, parts.scale.shape[-1]),
-        spread_over_rows(parts.tensor_scale, lead).reshape(-1)
-        if parts.tensor_scale is not None
-        else None,
-        parts.codebook,
+        codes.reshape(rows, codes.shape[-1]),
+        scale.reshape(rows, scale.shape[-1]),
+        tensor_scale,
+        codebook,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 
 import torch
@@ -12,25 +11,24 @@ from torch import Tensor
 from blockscale.formats import Format, parse_spec
 from blockscale.kernels import Parts
 from blockscale.layouts import Layout, canonical
-from blockscale.numerics import tensor_scale_of
+from blockscale.numerics import amax_bits, tensor_scale_of
 from blockscale.ops.choose import launch
 from blockscale.ops.operand import Operand, spread_over_rows
 from blockscale.problem import Kind, Problem, dtype_name, parse_kind
 from blockscale.runtime import target_of
 
-
-@lru_cache(maxsize=256)
-def codebook_tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """A table on a device, made once: nobody writes to it."""
-    return torch.tensor(values, dtype=torch.float32, device=device)
+_AMAX_ELEMENTS = 1 << 24  # looked at together
 
 
 def derive_tensor_scale(x: Tensor, format: Format, per_row: bool) -> Tensor:
     """One per matrix (shape x.shape[:-2]) or one per row (x.shape[:-1])."""
-    dims = (-1,) if per_row else (-2, -1)
+    lead = x.shape[:-1] if per_row else x.shape[:-2]
     if x.numel() == 0:
-        return torch.ones(x.shape[: -len(dims)], dtype=torch.float32, device=x.device)
-    return tensor_scale_of(x, format, dims)
+        return torch.ones(lead, dtype=torch.float32, device=x.device)
+    rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
+    panel = max(1, _AMAX_ELEMENTS // x.shape[-1])
+    amax = torch.cat([amax_bits(part) for part in rows.split(panel)]).reshape(x.shape[:-1])
+    return tensor_scale_of(amax if per_row else amax.amax(-1), format)
 
 
 def storage(kind: Kind, shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -87,14 +85,14 @@ def quantize_activations(
     """x [..., k] quantised on the fly: absmax scales, one tensor scale per row or a given one."""
     format = parse_spec(spec)
     kind = Kind(format, canonical(format))
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
     if not format.has_tensor_scale:
         tensor_scale = None
     elif tensor_scale is None:
         tensor_scale = derive_tensor_scale(rows, format, per_row=True)
     else:
-        tensor_scale = tensor_scale.reshape(-1).expand(len(rows))
-    codebook = codebook_tensor(tuple(table), x.device) if format.is_codebook else None
+        tensor_scale = tensor_scale.expand(x.shape[:-1]).reshape(len(rows))
+    codebook = torch.tensor(table, dtype=torch.float32, device=x.device) if table else None
     codes, scale = run_quantize(rows, kind, "absmax", tensor_scale, codebook)
     tensors = [part for part in (codes, scale, tensor_scale, codebook) if part is not None]
     shape = list(x.shape)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from blockscale.formats import Format
+from blockscale.formats import Format, parse_spec
 from blockscale.layouts import canonical
 from blockscale.ops.operand import Operand
+from blockscale.runtime import checks_enabled
 
 FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -55,6 +56,34 @@ def check_x(verb: str, x: Operand, k: int) -> None:
             f"{verb}: x is packed as {x.parsed.layout}; a quantised x must be in its canonical "
             f"layout: x.pack({str(canonical(x.parsed.format))!r})"
         )
+
+
+def check_x_tensor_scale(verb: str, x: Operand, x_format: str, scale: Tensor | None) -> None:
+    """A given tensor scale for an x that is quantised on the fly: one number, or one per row."""
+    if scale is None:
+        return
+    if not x_format or not parse_spec(x_format).has_tensor_scale:
+        raise ValueError(
+            f"{verb}: x_tensor_scale needs an x_format with a tensor scale, such as NVFP4; "
+            f"got x_format {x_format or None}"
+        )
+    if scale.dtype != torch.float32 or tuple(scale.shape) not in ((), tuple(x.shape[:-1])):
+        raise ValueError(
+            f"{verb}: x_tensor_scale must be one float32 number or one per row "
+            f"{list(x.shape[:-1])}, got {scale.dtype} {list(scale.shape)}"
+        )
+
+
+def check_positive(verb: str, name: str, scale: Tensor) -> None:
+    """Positive and finite; looked at on the CPU, and elsewhere only under BLOCKSCALE_CHECK."""
+    if torch.compiler.is_compiling() or scale.device.type == "meta":
+        return
+    if scale.device.type == "cpu" or checks_enabled():
+        bad = ~((scale > 0) & scale.isfinite())
+        if bool(bad.any()):
+            raise ValueError(
+                f"{verb}: {name} must be positive and finite, got {scale[bad].flatten()[0].item()}"
+            )
 
 
 def check_weight(verb: str, name: str, w: Operand) -> None:

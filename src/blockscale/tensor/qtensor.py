@@ -9,6 +9,7 @@ what can be sliced); `prepare` packs it once into what a device's kernels read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -49,24 +50,6 @@ class QTensor:
             _check(self)
 
     @classmethod
-    def from_values(
-        cls,
-        x: Tensor,
-        format: Format,
-        rule: str = "absmax",
-        tensor_scale: Tensor | None = None,
-        per_row: bool = False,
-    ) -> QTensor:
-        """Of x [..., n, k], canonical, with arguments that have been checked: see `quantize`."""
-        place = canonical(format)
-        table = list(format.element.values) if isinstance(format.element, Codebook) else []
-        kind = str(Kind(format, place))
-        parts = ops.quantize(x, kind, table, rule, tensor_scale, per_row)
-        scalars = parts[2] if format.has_tensor_scale else None
-        codebook = parts[-1] if format.is_codebook else None
-        return cls(format, tuple(x.shape), parts[0], parts[1], scalars, codebook, place)
-
-    @classmethod
     def from_storage(
         cls,
         format: Format | str,
@@ -85,10 +68,12 @@ class QTensor:
             raise ValueError(f"codes must be [..., n, bytes], got shape {tuple(codes.shape)}")
         if tensor_scale is None and format.has_tensor_scale:
             tensor_scale = torch.ones(codes.shape[:-2], dtype=torch.float32, device=codes.device)
-        if codebook is None and isinstance(format.element, Codebook):
-            codebook = ops.codebook_tensor(format.element.values, codes.device)
+        if codebook is None and format.codebook:
+            codebook = torch.tensor(format.codebook, dtype=torch.float32, device=codes.device)
         shape = (*codes.shape[:-1], codes.shape[-1] * 8 // format.element.bits)
-        return cls(format, shape, codes, scale, tensor_scale, codebook, canonical(format))
+        q = cls(format, shape, codes, scale, tensor_scale, codebook, canonical(format))
+        _check_values(q)
+        return q
 
     # --- facts -------------------------------------------------------------------------------
 
@@ -96,7 +81,6 @@ class QTensor:
     def device(self) -> torch.device:
         return self.codes.device
 
-    @property
     def numel(self) -> int:
         return prod(self.shape)
 
@@ -113,7 +97,7 @@ class QTensor:
 
     @property
     def bits_per_value(self) -> float:
-        return 8 * self.nbytes / max(self.numel, 1)
+        return 8 * self.nbytes / max(self.numel(), 1)
 
     @property
     def operand(self) -> ops.Operand:
@@ -124,7 +108,7 @@ class QTensor:
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """cast(fp32(fp32(decode * scale) * tensor_scale)): the same bits on every device."""
-        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        if dtype not in ops.FLOAT_DTYPES:
             raise TypeError(f"dequantize: dtype must be float32, bfloat16 or float16, got {dtype}")
         out: Tensor = ops.dequantize(*self.operand, dtype)
         return out
@@ -160,15 +144,20 @@ class QTensor:
     ) -> QTensor:
         """Without loss where that is possible: MXFP4 to NVFP4 while the block exponents of a matrix
         span at most 17, MXFP4 to MXFP6 and MXFP8. Otherwise an error, or with `requantize` a
-        rounding of the dequantised values with the given scale rule."""
+        rounding of the dequantised values with the given scale rule.
+        """
         target = find_format(format)
         if target == self.format:
             return self
-        if not requantize:
+        try:
             return _convert_exactly(self, target)
+        except ValueError:
+            if not requantize:
+                raise
         check_rule(scale, target)
         canonical(target).check(target, self.shape)
-        return QTensor.from_values(self.dequantize(), target, scale)
+        per_row = self.tensor_scale is not None and self.tensor_scale.dim() == len(self.shape) - 1
+        return quantize_values(self.dequantize(), target, scale, None, per_row)
 
     # --- indexing, equality, printing ----------------------------------------------------------
 
@@ -207,6 +196,11 @@ class QTensor:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[QTensor]:
+        if len(self.shape) < 3:
+            raise TypeError("rows of a QTensor are not iterated: cut them, as in q[i : i + 1]")
+        return (self[i] for i in range(len(self)))
+
     def __repr__(self) -> str:
         parts = [
             f"{self.format} {list(self.shape)}",
@@ -219,9 +213,29 @@ class QTensor:
             one = self.tensor_scale.numel() == 1 and self.device.type == "cpu"
             value = f"{self.tensor_scale.item():.6g}" if one else list(self.tensor_scale.shape)
             parts.insert(1, f"tensor_scale {value}")
-        if self.codebook is not None and isinstance(self.format.element, Codebook):
+        if self.codebook is not None:
             parts.insert(1, f"codebook of {self.codebook.numel()}")
         return f"QTensor({', '.join(parts)})"
+
+
+def quantize_values(
+    x: Tensor, format: Format, rule: str, tensor_scale: Tensor | None, per_row: bool
+) -> QTensor:
+    """x [..., n, k], canonical. The arguments have been checked: see `quantize`."""
+    place = canonical(format)
+    kind, table = str(Kind(format, place)), list(format.codebook)
+    parts = ops.quantize(x, kind, table, rule, tensor_scale, per_row)
+    scalars = parts[2] if format.has_tensor_scale else None
+    codebook = parts[-1] if format.is_codebook else None
+    return QTensor(format, tuple(x.shape), parts[0], parts[1], scalars, codebook, place)
+
+
+def _check_values(q: QTensor) -> None:
+    """The few numbers that a file may have wrong: looked at on the CPU."""
+    if q.tensor_scale is not None:
+        ops.check_positive("from_storage", "tensor_scale", q.tensor_scale)
+    if q.codebook is not None and q.codebook.device.type == "cpu":
+        Codebook(bits=q.format.element.bits, values=tuple(q.codebook.tolist()))
 
 
 def _check(q: QTensor) -> None:
@@ -290,9 +304,12 @@ def _convert_exactly(q: QTensor, target: Format) -> QTensor:
     q = q.pack(canonical(q.format))
     codes = q.layout.unpack_codes(q.codes, q.format, q.shape)
     if q.format == MXFP4 and target == NVFP4:
-        lead = q.shape[:-2]
-        flat = codes.reshape(-1, *q.shape[-2:]), q.scale.reshape(-1, *q.scale.shape[-2:])
-        scale, tensor_scale = mxfp4_scales_to_nvfp4(*flat)
+        lead, matrices = q.shape[:-2], prod(q.shape[:-2])
+        if not q.numel():
+            return quantize_values(q.dequantize(), NVFP4, "absmax", None, per_row=False)
+        scale, tensor_scale = mxfp4_scales_to_nvfp4(
+            codes.reshape(matrices, *q.shape[-2:]), q.scale.reshape(matrices, *q.scale.shape[-2:])
+        )
         scale = scale.reshape(*lead, *scale.shape[-2:])
         return QTensor.from_storage(NVFP4, q.codes, scale, tensor_scale=tensor_scale.reshape(lead))
     table = element_map(q.format, target)

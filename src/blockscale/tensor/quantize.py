@@ -9,9 +9,8 @@ from blockscale import ops
 from blockscale.formats import CATALOGUE, Format
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
-from blockscale.numerics import check_rule, fit_codebook_format, is_finite_bits, magnitude_bits
-from blockscale.runtime import checks_enabled
-from blockscale.tensor.qtensor import QTensor
+from blockscale.numerics import check_rule, fit_levels, is_finite_bits, magnitude_bits
+from blockscale.tensor.qtensor import QTensor, quantize_values
 
 
 def quantize(
@@ -46,7 +45,7 @@ def quantize(
         _check_finite(x)
     given = _given_tensor_scale(x, format, tensor_scale)
     per_row = isinstance(tensor_scale, str)
-    return QTensor.from_values(x.detach(), format, scale, given, per_row)
+    return quantize_values(x.detach(), format, scale, given, per_row)
 
 
 def fit_codebook(samples: Tensor, k: int, *, block: int = 32) -> Format:
@@ -57,12 +56,12 @@ def fit_codebook(samples: Tensor, k: int, *, block: int = 32) -> Format:
     base = CATALOGUE.get(f"kbit{k}")
     if base is None:
         raise ValueError(f"fit_codebook: k must be 2, 3, 4 or 5, got {k}")
+    if not isinstance(samples, Tensor) or samples.dim() < 1:
+        raise TypeError("fit_codebook: samples must be a Tensor of at least one dimension")
     ops.check_float("fit_codebook", "samples", samples)
     base = base.replace(block=block)
-    if samples.dim() < 1:
-        raise ValueError("fit_codebook: samples must have at least one dimension")
     ops.check_block("fit_codebook", "samples", samples.shape[-1], base)
-    return fit_codebook_format(samples.detach(), base)
+    return base.replace(name=f"kbit{k}-fitted", element=fit_levels(samples.detach(), k, block))
 
 
 def _given_tensor_scale(
@@ -88,9 +87,7 @@ def _given_tensor_scale(
             f"quantize: tensor_scale must be one number, one per matrix {list(per_matrix)} or one "
             f"per row {list(per_row)}, got shape {list(given.shape)}"
         )
-    on_host = not isinstance(tensor_scale, Tensor) or tensor_scale.device.type == "cpu"
-    if (on_host or checks_enabled()) and not bool(((given > 0) & given.isfinite()).all()):
-        raise ValueError(f"quantize: tensor_scale must be positive and finite, got {tensor_scale}")
+    ops.check_positive("quantize", "tensor_scale", given)
     return given
 
 

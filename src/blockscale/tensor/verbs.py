@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import Codebook, Format
+from blockscale.formats import Format
 from blockscale.formats import format as find_format
-from blockscale.numerics import Activation, parse_activation
+from blockscale.numerics import Activation
 from blockscale.tensor.qtensor import QTensor
 
 
@@ -86,13 +86,13 @@ def grouped_matmul(
     """Rows of x [m, k], sorted by expert, each times its expert's matrix: experts [e, n, k].
 
     group_sizes: int32 or int64 [e]. Rows past their sum come out as zeros. A sum above m is an
-    error for CPU tensors and is clipped on the device, where nothing synchronises.
+    error for CPU tensors and is clipped on the GPU.
     """
     return _run(
         x,
         [experts],
         [bias],
-        group_sizes=group_sizes,
+        group_sizes=_present(group_sizes),
         x_format=x_format,
         x_tensor_scale=x_tensor_scale,
         out_dtype=out_dtype,
@@ -117,7 +117,7 @@ def grouped_gated_matmul(
         x,
         [gate, up],
         [gate_bias, up_bias],
-        group_sizes=group_sizes,
+        group_sizes=_present(group_sizes),
         activation=activation,
         x_format=x_format,
         x_tensor_scale=x_tensor_scale,
@@ -139,22 +139,17 @@ def explain(
 
     With `up` it explains `gated_matmul`, with `group_sizes` the grouped verbs.
     """
-    operand, default_dtype = _x_operand(x)
-    weights = [_weight_operand(weight) for weight in ([w] if up is None else [w, up])]
-    format = None if x_format is None else _activation_format(x_format)
-    call = ops.MatmulCall(
-        operand,
-        weights,
-        [None] * len(weights),
-        group_sizes,
-        "" if up is None else str(parse_activation(activation)),
-        "" if format is None else format.spec,
-        _codebook_values(format),
-        None,
-        out_dtype or default_dtype,
+    call = _call(
+        x,
+        [w] if up is None else [w, up],
+        [None] if up is None else [None, None],
+        group_sizes=group_sizes,
+        activation=None if up is None else activation,
+        x_format=x_format,
+        out_dtype=out_dtype,
     )
     call.validate()
-    return ops.explain(call.problem(), operand.device)
+    return ops.explain(call.problem(), call.x.device)
 
 
 def _run(
@@ -168,35 +163,88 @@ def _run(
     x_tensor_scale: float | Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Hand the pieces to the verb's op, which checks them."""
-    operand, default_dtype = _x_operand(x)
-    first, *rest = [_weight_operand(weight) for weight in weights]
-    format = None if x_format is None else _activation_format(x_format)
-    if isinstance(x_tensor_scale, (int, float)):
-        x_tensor_scale = torch.tensor(x_tensor_scale, dtype=torch.float32, device=operand.device)
+    """Hand the pieces to the verb's op, which checks their shapes."""
+    call = _call(
+        x,
+        weights,
+        biases,
+        group_sizes=group_sizes,
+        activation=activation,
+        x_format=x_format,
+        x_tensor_scale=x_tensor_scale,
+        out_dtype=out_dtype,
+    )
+    first, rest = call.weights[0], call.weights[1:]
     if rest:
-        _check_alike(first, rest[0])
         verb = ops.gated_matmul if group_sizes is None else ops.grouped_gated_matmul
     else:
         verb = ops.matmul if group_sizes is None else ops.grouped_matmul
     y: Tensor = verb(
-        operand.tensors,
-        operand.kind,
-        operand.shape,
+        call.x.tensors,
+        call.x.kind,
+        call.x.shape,
         first.tensors,
         rest[0].tensors if rest else [],
         first.kind,
         first.shape,
         biases[0],
         biases[1] if rest else None,
-        group_sizes,
-        "" if activation is None else str(activation),
-        "" if format is None else format.spec,
-        _codebook_values(format),
-        x_tensor_scale,
-        out_dtype or default_dtype,
+        call.group_sizes,
+        call.activation,
+        call.x_format,
+        call.x_codebook,
+        call.x_tensor_scale,
+        call.out_dtype,
     )
     return y
+
+
+def _call(
+    x: Tensor | QTensor,
+    weights: list[QTensor],
+    biases: list[Tensor | None],
+    *,
+    group_sizes: Tensor | None,
+    activation: str | Activation | None,
+    x_format: Format | str | None,
+    x_tensor_scale: float | Tensor | None = None,
+    out_dtype: torch.dtype | None,
+) -> ops.MatmulCall:
+    """The call in the terms of `ops`; types are checked here, everything else by the op."""
+    operand, default_dtype = _x_operand(x)
+    operands = [_weight_operand(weight) for weight in weights]
+    gate, up = operands[0], operands[-1]
+    if gate.kind != up.kind or gate.shape != up.shape:
+        raise ValueError(
+            f"gate and up must be alike, got {gate.kind} {gate.shape} and {up.kind} {up.shape}"
+        )
+    if len(weights) == 2 and (not activation or not isinstance(activation, (str, Activation))):
+        raise TypeError(f"activation must be a name or bs.swiglu_oai(...), got {activation!r}")
+    for name, tensor in (("bias", biases[0]), ("bias", biases[-1]), ("group_sizes", group_sizes)):
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a Tensor, got {type(tensor).__name__}")
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise TypeError(f"out_dtype must be a torch.dtype, got {out_dtype!r}")
+    format = None if x_format is None else _activation_format(x_format)
+    if format is not None and operand.shape:
+        ops.check_block("x_format", "x", operand.shape[-1], format)
+    return ops.MatmulCall(
+        operand,
+        operands,
+        biases,
+        group_sizes,
+        "" if len(weights) == 1 else str(activation),
+        "" if format is None else format.spec,
+        [] if format is None else list(format.codebook),
+        _scalar(x_tensor_scale, operand.device),
+        out_dtype or default_dtype,
+    )
+
+
+def _present(group_sizes: Tensor) -> Tensor:
+    if group_sizes is None:
+        raise TypeError("group_sizes is None: a grouped product needs the rows of each expert")
+    return group_sizes
 
 
 def _x_operand(x: Tensor | QTensor) -> tuple[ops.Operand, torch.dtype]:
@@ -216,21 +264,15 @@ def _weight_operand(weight: QTensor) -> ops.Operand:
     return weight.operand
 
 
-def _check_alike(gate: ops.Operand, up: ops.Operand) -> None:
-    """One kernel reads both, so they must have one format, layout and shape."""
-    if gate.shape != up.shape or gate.kind != up.kind:
-        raise ValueError(
-            f"gate and up must be alike, got {gate.kind} {gate.shape} and {up.kind} {up.shape}"
-        )
-
-
 def _activation_format(x_format: Format | str) -> Format:
     if x_format == "int8":
         raise ValueError("x_format='int8' needs the native CPU kernels, which this build lacks")
     return find_format(x_format)
 
 
-def _codebook_values(format: Format | None) -> list[float]:
-    if format is None or not isinstance(format.element, Codebook):
-        return []
-    return list(format.element.values)
+def _scalar(value: float | Tensor | None, device: torch.device) -> Tensor | None:
+    if value is None or isinstance(value, Tensor):
+        return value
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"x_tensor_scale must be a number or a Tensor, got {value!r}")
+    return torch.tensor(value, dtype=torch.float32, device=device)

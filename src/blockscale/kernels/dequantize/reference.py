@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.panels import PanelConfig, panel_configs, panels
+from blockscale.kernels.panels import PanelConfig, matrix, panel_configs, panels, unpack_rows
 from blockscale.numerics import dequantize_rows
 from blockscale.problem import Problem
 
@@ -17,7 +17,7 @@ def refuses(problem: Problem) -> str | None:
 
 
 def configs(problem: Problem) -> list[PanelConfig]:
-    return panel_configs(problem.k)
+    return panel_configs(problem.k, problem.w_kind.layout.row_granularity)
 
 
 def launch(
@@ -26,18 +26,12 @@ def launch(
     parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
     out: Tensor,  # [groups, n, k]
 ) -> None:
-    format, layout = problem.w_kind
     groups, n, k = out.shape
-    codes = layout.unpack_codes(parts.codes, format, (groups, n, k)).flatten(0, 1)
-    scale = layout.unpack_scale(parts.scale, format, (groups, n, k)).flatten(0, 1)
-    row_scale = None if parts.tensor_scale is None else parts.tensor_scale.flatten()
-    flat = out.view(groups * n, k)
-    for rows in panels(groups * n, config):
-        flat[rows] = dequantize_rows(
-            codes[rows],
-            scale[rows],
-            format,
-            None if row_scale is None else row_scale[rows],
-            parts.codebook,
-            out.dtype,
-        )
+    for group in range(groups):
+        part = matrix(parts, group)
+        for rows in panels(config, 0, n):
+            codes, scale = unpack_rows(part, problem.w_kind, (n, k), rows)
+            row_scale = None if part.tensor_scale is None else part.tensor_scale[rows]
+            out[group, rows] = dequantize_rows(
+                codes, scale, problem.w_kind.format, row_scale, part.codebook, out.dtype
+            )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.panels import PanelConfig, panel_configs, panels
+from blockscale.kernels.panels import PanelConfig, matrix, panel_configs, panels, unpack_rows
 from blockscale.numerics import cast, group_slices, input_gradient, scaled_values
 from blockscale.problem import Problem
 
@@ -18,7 +18,7 @@ def refuses(problem: Problem) -> str | None:
 
 
 def configs(problem: Problem) -> list[PanelConfig]:
-    return panel_configs(problem.k)
+    return panel_configs(problem.k, problem.w_kind.layout.row_granularity)
 
 
 def launch(
@@ -29,18 +29,16 @@ def launch(
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, k]
 ) -> None:
-    kind, shape = problem.w_kind, (problem.n, problem.k)
     sizes = [problem.m] * problem.groups if group_sizes is None else group_sizes.tolist()
     slices = group_slices(sizes, problem.rows)
-    out[slices[-1][1] :] = 0
+    out[slices[-1][1] if slices else 0 :] = 0
     for group, (start, stop) in enumerate(slices):
         if start == stop:
             continue
-        codes = kind.layout.unpack_codes(weight.codes[group], kind.format, shape)
-        scale = kind.layout.unpack_scale(weight.scale[group], kind.format, shape)
-        scalar = None if weight.tensor_scale is None else weight.tensor_scale[group]
+        part, format = matrix(weight, group), problem.w_kind.format
         total = torch.zeros(stop - start, problem.k, dtype=torch.float64, device=out.device)
-        for rows in panels(problem.n, config):
-            w = scaled_values(codes[rows], scale[rows], kind.format, weight.codebook)
-            total += input_gradient(grad[start:stop, rows], w, scalar)
+        for rows in panels(config, 0, problem.n):
+            codes, scale = unpack_rows(part, problem.w_kind, (problem.n, problem.k), rows)
+            w = scaled_values(codes, scale, format, part.codebook)
+            total += input_gradient(grad[start:stop, rows], w, part.tensor_scale)
         out[start:stop] = cast(total, out.dtype)

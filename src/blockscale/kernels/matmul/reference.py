@@ -1,15 +1,17 @@
-"""The definition, in float64, in row panels. Refuses nothing and reads every layout."""
+"""The definition, in float64, in row panels. Refuses nothing and reads every layout.
+
+Of a ragged problem it reads the group sizes on the host.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.panels import PanelConfig, panel_configs, panels
+from blockscale.kernels.panels import PanelConfig, matrix, panel_configs, panels, unpack_rows
 from blockscale.numerics import (
     branch,
     cast,
-    gate,
     group_slices,
     parse_activation,
     scaled_values,
@@ -25,7 +27,7 @@ def refuses(problem: Problem) -> str | None:
 
 
 def configs(problem: Problem) -> list[PanelConfig]:
-    return panel_configs(problem.k)
+    return panel_configs(problem.k, problem.w_kind.layout.row_granularity)
 
 
 def launch(
@@ -37,42 +39,39 @@ def launch(
     group_sizes: Tensor | None,  # integers [groups], where the problem is ragged
     out: Tensor,  # [rows, n]
 ) -> None:
+    sizes = [problem.m] * problem.groups if group_sizes is None else group_sizes.tolist()
+    slices = group_slices(sizes, problem.rows)
+    out[slices[-1][1] if slices else 0 :] = 0
     activation = parse_activation(problem.activation) if problem.gated else None
-    x_values, x_tensor_scale = _x_values(problem, x)
-    if group_sizes is None:
-        slices = group_slices([problem.m] * problem.groups, problem.rows)
-    else:  # the one host read of this kernel
-        slices = group_slices(group_sizes.tolist(), problem.rows)
-        out[slices[-1][1] :] = 0
     for group, (start, stop) in enumerate(slices):
-        if start == stop:
-            continue
-        codes = [_unpack(problem, part, group) for part in weights]
-        for rows in panels(problem.n, config):
-            branches = [
-                branch(
-                    x_values[start:stop],
-                    scaled_values(code[rows], scale[rows], problem.w_kind.format, part.codebook),
-                    None if x_tensor_scale is None else x_tensor_scale[start:stop],
-                    None if part.tensor_scale is None else part.tensor_scale[group],
-                    None if bias is None else bias[group, rows],
-                )
-                for part, bias, (code, scale) in zip(weights, biases, codes, strict=True)
-            ]
-            out[start:stop, rows] = cast(gate(branches, activation), out.dtype)
+        for columns in panels(config, 0, problem.n if start < stop else 0):
+            decoded = [_decode(problem, matrix(part, group), columns) for part in weights]
+            for rows in panels(config, start, stop):
+                x_values, x_tensor_scale = _x_rows(problem, x, rows)
+                branches = [
+                    branch(
+                        x_values,
+                        values,
+                        x_tensor_scale,
+                        None if part.tensor_scale is None else part.tensor_scale[group],
+                        None if bias is None else bias[group, columns],
+                    )
+                    for values, part, bias in zip(decoded, weights, biases, strict=True)
+                ]
+                y = branches[0] if activation is None else activation(*branches)
+                out[rows, columns] = cast(y, out.dtype)
 
 
-def _x_values(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
-    """float64 x [rows, k], decode * scale where it is quantised, and its tensor scale."""
+def _decode(problem: Problem, part: Parts, rows: slice) -> Tensor:
+    """decode * scale of some rows of a weight, float64."""
+    codes, scale = unpack_rows(part, problem.w_kind, (problem.n, problem.k), rows)
+    return scaled_values(codes, scale, problem.w_kind.format, part.codebook)
+
+
+def _x_rows(problem: Problem, x: Tensor | Parts, rows: slice) -> tuple[Tensor, Tensor | None]:
+    """float64 rows of x, decode * scale where it is quantised, and their tensor scales."""
     if isinstance(x, Tensor):
-        return widen(x), None
-    kind, shape = problem.x_kind, (problem.rows, problem.k)
-    codes = kind.layout.unpack_codes(x.codes, kind.format, shape)
-    scale = kind.layout.unpack_scale(x.scale, kind.format, shape)
-    return scaled_values(codes, scale, kind.format, x.codebook), x.tensor_scale
-
-
-def _unpack(problem: Problem, part: Parts, group: int) -> tuple[Tensor, Tensor]:
-    kind, shape = problem.w_kind, (problem.n, problem.k)
-    codes = kind.layout.unpack_codes(part.codes[group], kind.format, shape)
-    return codes, kind.layout.unpack_scale(part.scale[group], kind.format, shape)
+        return widen(x[rows]), None
+    codes, scale = unpack_rows(x, problem.x_kind, (problem.rows, problem.k), rows)
+    values = scaled_values(codes, scale, problem.x_kind.format, x.codebook)
+    return values, None if x.tensor_scale is None else x.tensor_scale[rows]

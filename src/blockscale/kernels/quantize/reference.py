@@ -30,21 +30,17 @@ def launch(
     scale: Tensor,
 ) -> None:
     format, layout = problem.w_kind
-    rows = x.flatten(0, 1)
-    row_scale = None if tensor_scale is None else tensor_scale.flatten()
-    done = [
-        quantize_rows(
-            rows[part],
-            format,
-            problem.rule,
-            None if row_scale is None else row_scale[part],
-            codebook,
-        )
-        for part in panels(problem.m, config)
-    ]
-    if not done:
-        return
-    every_code = torch.cat([part.codes for part in done]).reshape(x.shape)
-    every_scale = torch.cat([part.scale for part in done]).reshape(*x.shape[:2], -1)
-    codes.copy_(layout.pack_codes(every_code, format))
-    scale.copy_(layout.pack_scale(every_scale, format))
+    for group, values in enumerate(x):
+        row_scale = None if tensor_scale is None else tensor_scale[group]
+        done = [
+            quantize_rows(
+                values[rows],
+                format,
+                problem.rule,
+                None if row_scale is None else row_scale[rows],
+                codebook,
+            )
+            for rows in panels(config, 0, len(values))
+        ]
+        codes[group] = layout.pack_codes(torch.cat([part.codes for part in done]), format)
+        scale[group] = layout.pack_scale(torch.cat([part.scale for part in done]), format)
