@@ -39,11 +39,13 @@ class Operand(NamedTuple):
         return dtype_name(self.tensors[0].dtype) if self.is_plain else self.kind
 
     def parts(self) -> Parts:
-        codes, scale, *rest = self.tensors
         format = self.parsed.format
-        tensor_scale = rest.pop(0) if format.has_tensor_scale else None
-        codebook = rest.pop(0) if format.is_codebook else None
-        return Parts(codes, scale, tensor_scale, codebook)
+        return Parts(
+            self.tensors[0],
+            self.tensors[1],
+            self.tensors[2] if format.has_tensor_scale else None,
+            self.tensors[-1] if format.is_codebook else None,
+        )
 
 
 def plain(x: Tensor) -> Operand:

@@ -14,7 +14,7 @@ from blockscale.layouts import Layout, canonical
 from blockscale.numerics import amax_bits, tensor_scale_of
 from blockscale.ops.choose import launch
 from blockscale.ops.operand import Operand, spread_over_rows
-from blockscale.problem import Kind, Problem, dtype_name, parse_kind
+from blockscale.problem import Kind, Problem, dtype_name
 from blockscale.runtime import target_of
 
 _AMAX_ELEMENTS = 1 << 24  # looked at together
@@ -131,11 +131,15 @@ def run_dequantize(operand: Operand, dtype: torch.dtype) -> Tensor:
     return out.reshape(shape)
 
 
-def repack(operand: Operand, target: Layout) -> tuple[Tensor, Tensor]:
-    """Codes and scale of an operand in another layout, bit for bit the same tensor."""
-    format, now = parse_kind(operand.kind)
-    shape, parts = tuple(operand.shape), operand.parts()
-    codes, scale = parts.codes, parts.scale
+def repack(
+    codes: Tensor,
+    scale: Tensor,
+    format: Format,
+    shape: tuple[int, ...],
+    now: Layout,
+    target: Layout,
+) -> tuple[Tensor, Tensor]:
+    """Codes and scale in another layout, bit for bit the same tensor."""
     if target.codes != now.codes:
         codes = target.pack_codes(now.unpack_codes(codes, format, shape), format)
     if target.scales != now.scales:

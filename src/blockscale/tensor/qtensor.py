@@ -119,7 +119,9 @@ class QTensor:
         if target == self.layout:
             return self
         target.check(self.format, self.shape)
-        codes, scale = ops.repack(self.operand, target)
+        codes, scale = ops.repack(
+            self.codes, self.scale, self.format, self.shape, self.layout, target
+        )
         return replace(self, codes=codes, scale=scale, layout=target)
 
     def prepare(self, device: torch.device | str | None = None) -> QTensor:
