@@ -25,6 +25,7 @@ from blockscale.formats import (
     format,
 )
 from blockscale.numerics import swiglu_oai
+from blockscale.runtime import deterministic
 from blockscale.tensor import (
     QTensor,
     explain,
@@ -54,6 +55,7 @@ __all__ = [
     "NVFP4",
     "Format",
     "QTensor",
+    "deterministic",
     "explain",
     "fit_codebook",
     "format",

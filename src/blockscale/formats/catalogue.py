@@ -62,6 +62,14 @@ BNB_FP4 = Format(
     scale=F32,
 )
 
+# Activations only: 255 even steps of 1/127 (the code of -127 has a twin, 0), one scale for 32.
+INT8 = Format(
+    name="int8",
+    element=Codebook(bits=8, values=(-1.0, *(i / 127 for i in range(-127, 128)))),
+    block=32,
+    scale=F32,
+)
+
 CATALOGUE: dict[str, Format] = {
     entry.name: entry
     for entry in (

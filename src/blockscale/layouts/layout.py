@@ -11,6 +11,7 @@ from torch import Tensor
 from blockscale.formats import Format
 from blockscale.layouts.bits import BitStream
 from blockscale.layouts.blocked import Blocked
+from blockscale.layouts.lanes import LaneCodes, LaneScales
 from blockscale.layouts.planes import BitPlanes
 from blockscale.layouts.rows import RowMajor
 
@@ -44,8 +45,12 @@ class ScaleLayout(Protocol):
     ) -> Tensor: ...
 
 
-CODES: dict[str, CodeLayout] = {layout.name: layout for layout in (BitStream(), BitPlanes())}
-SCALES: dict[str, ScaleLayout] = {layout.name: layout for layout in (RowMajor(), Blocked())}
+CODES: dict[str, CodeLayout] = {
+    layout.name: layout for layout in (BitStream(), BitPlanes(), LaneCodes())
+}
+SCALES: dict[str, ScaleLayout] = {
+    layout.name: layout for layout in (RowMajor(), Blocked(), LaneScales())
+}
 
 
 @dataclass(frozen=True)
@@ -121,8 +126,12 @@ def blocks_shape(format: Format, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def canonical(format: Format) -> Layout:
-    """How a tensor is born: row-major scales; bit planes for codebooks, a bit stream for floats."""
-    return Layout("planes" if format.is_codebook else "bits", "rows")
+    """How a tensor is born: row-major scales; bit planes for codebooks, a bit stream for floats.
+
+    Codes of 8 bits are bytes either way.
+    """
+    planes = format.is_codebook and format.element.bits < 8
+    return Layout("planes" if planes else "bits", "rows")
 
 
 def layout(name: str | Layout, base: Layout | None = None) -> Layout:

@@ -17,7 +17,7 @@ from blockscale.ops.choose import launch
 from blockscale.ops.operand import Operand, as_groups, as_rows
 from blockscale.ops.quantize import quantize_activations
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import checks_enabled, target_of
+from blockscale.runtime import checks_enabled, is_deterministic, target_of
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class MatmulCall:
             gated=bool(self.activation),
             bias=any(bias is not None for bias in self.biases),
             activation=self.activation,
+            deterministic=is_deterministic(),
             x=self._x_label(),
             w=weight.kind,
             out=dtype_name(self.out_dtype),
@@ -149,6 +150,7 @@ def run_input_grad(
         k=weight.shape[-1],
         groups=groups,
         ragged=ragged,
+        deterministic=is_deterministic(),
         x=dtype_name(grad.dtype),
         w=weight.kind,
         out=dtype_name(dtype),

@@ -1,16 +1,24 @@
 """The machine: devices, the environment, what the hardware can do at best."""
 
+from blockscale.runtime import native
 from blockscale.runtime.ceilings import Ceilings, ceilings
+from blockscale.runtime.determinism import deterministic, is_deterministic
 from blockscale.runtime.environment import VARIABLES, checks_enabled
+from blockscale.runtime.native import Native, load_native
 from blockscale.runtime.target import describe_device, devices, resolve_device, target_of
 
 __all__ = [
     "VARIABLES",
     "Ceilings",
+    "Native",
     "ceilings",
     "checks_enabled",
     "describe_device",
+    "deterministic",
     "devices",
+    "is_deterministic",
+    "load_native",
+    "native",
     "resolve_device",
     "target_of",
 ]

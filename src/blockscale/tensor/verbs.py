@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import Format
+from blockscale.formats import INT8, Format
 from blockscale.formats import format as find_format
 from blockscale.numerics import Activation
 from blockscale.tensor.qtensor import QTensor
@@ -265,9 +265,7 @@ def _weight_operand(weight: QTensor) -> ops.Operand:
 
 
 def _activation_format(x_format: Format | str) -> Format:
-    if x_format == "int8":
-        raise ValueError("x_format='int8' needs the native CPU kernels, which this build lacks")
-    return find_format(x_format)
+    return INT8 if x_format == "int8" else find_format(x_format)
 
 
 def _scalar(value: float | Tensor | None, device: torch.device) -> Tensor | None:

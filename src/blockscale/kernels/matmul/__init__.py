@@ -13,6 +13,6 @@ one per batch, one per ragged group); both are facts of the Problem. So a kernel
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.matmul import reference
+from blockscale.kernels.matmul import cpu, reference
 
-KERNELS: tuple[Kernel, ...] = (reference,)
+KERNELS: tuple[Kernel, ...] = (cpu, reference)

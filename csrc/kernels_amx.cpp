@@ -1,0 +1,3 @@
+#define ISA_NAMESPACE amx
+#include "amx.h"
+#include "kernels.h"

@@ -1,0 +1,2 @@
+#define ISA_NAMESPACE avx2
+#include "entries.h"

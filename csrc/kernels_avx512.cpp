@@ -1,0 +1,2 @@
+#define ISA_NAMESPACE avx512
+#include "entries.h"

@@ -1,0 +1,3 @@
+#define ISA_NAMESPACE scalar
+#include "entries.h"
+#include "int8.h"

@@ -1,0 +1,3 @@
+#define ISA_NAMESPACE vnni
+#include "int8.h"
+#include "kernels.h"

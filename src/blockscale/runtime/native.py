@@ -1,0 +1,239 @@
+"""The native CPU library: where it is, why it is not, and the C structs it takes.
+
+The library is built when the package is installed from source, if there is a compiler; without it
+everything runs on the reference kernels, and `doctor` and `explain` say so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import Structure, byref, c_double, c_float, c_int32, c_int64, c_void_p
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import NamedTuple
+
+from blockscale.runtime.environment import isa_override, native_override
+
+ABI_VERSION = 1
+ISAS = ("scalar", "avx2", "avx512", "amx")
+DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
+ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
+DECODERS = {"table": 0, "e4m3": 1, "e5m2": 2}
+CODE_LAYOUTS = {"bits": 0, "planes": 1, "lanes": 2}
+SEARCHES = {"": 0, "mse": 1, "four_over_six": 2}
+_FILE = "libblockscale_cpu.so"
+
+
+class Format(Structure):
+    _fields_ = (
+        ("decoder", c_int32),
+        ("bits", c_int32),
+        ("block", c_int32),
+        ("scale_bytes", c_int32),
+        ("table", c_void_p),
+        ("scale_table", c_void_p),
+    )
+
+
+class Weight(Structure):
+    _fields_ = (
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("tensor_scale", c_void_p),
+        ("bias", c_void_p),
+        ("bias_dtype", c_int32),
+    )
+
+
+class Matmul(Structure):
+    _fields_ = (
+        ("format", Format),
+        ("gate", Weight),
+        ("up", Weight),
+        ("groups", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("row_begin", c_void_p),
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("x_dtype", c_int32),
+        ("x_scale", c_void_p),
+        ("x_block_scale", c_void_p),
+        ("out", c_void_p),
+        ("out_dtype", c_int32),
+        ("activation", c_int32),
+        ("alpha", c_float),
+        ("limit", c_float),
+        ("isa", c_int32),
+        ("threads", c_int32),
+    )
+
+
+class Panel(Structure):
+    _fields_ = (
+        ("format", Format),
+        ("codes", c_void_p),
+        ("scales", c_void_p),
+        ("tiles", c_int64),
+        ("k", c_int64),
+        ("out", c_void_p),
+        ("stride", c_int64),
+        ("isa", c_int32),
+        ("threads", c_int32),
+    )
+
+
+class SmallFloat(Structure):
+    _fields_ = (
+        ("mantissa", c_int32),
+        ("bias", c_int32),
+        ("largest", c_float),
+        ("carries", c_int32),
+    )
+
+
+class ScaleRule(Structure):
+    _fields_ = (
+        ("search", c_int32),
+        ("power_of_two", c_int32),
+        ("carry_from", c_double),
+        ("max_exponent", c_int32),
+        ("nan_code", c_int32),
+        ("element_max", c_float),
+        ("least", c_float),
+        ("scale", SmallFloat),
+        ("max_code", c_int32),
+    )
+
+
+class Matrices(Structure):
+    _fields_ = (
+        ("data", c_void_p),
+        ("group_stride", c_int64),
+        ("row_stride", c_int64),
+    )
+
+
+class Quantize(Structure):
+    _fields_ = (
+        ("format", Format),
+        ("rule", ScaleRule),
+        ("element", SmallFloat),
+        ("is_float", c_int32),
+        ("code_layout", c_int32),
+        ("groups", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("x", Matrices),
+        ("x_column_stride", c_int64),
+        ("x_dtype", c_int32),
+        ("tensor_scale", c_void_p),
+        ("codes", Matrices),
+        ("scales", Matrices),
+        ("isa", c_int32),
+        ("threads", c_int32),
+    )
+
+
+class Dequantize(Structure):
+    _fields_ = (
+        ("format", Format),
+        ("code_layout", c_int32),
+        ("groups", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("codes", Matrices),
+        ("scales", Matrices),
+        ("tensor_scale", c_void_p),
+        ("out", Matrices),
+        ("out_dtype", c_int32),
+        ("isa", c_int32),
+        ("threads", c_int32),
+    )
+
+
+class Amax(Structure):
+    _fields_ = (
+        ("rows", c_int64),
+        ("k", c_int64),
+        ("x", c_void_p),
+        ("row_stride", c_int64),
+        ("column_stride", c_int64),
+        ("dtype", c_int32),
+        ("out", c_void_p),
+        ("isa", c_int32),
+        ("threads", c_int32),
+    )
+
+
+class Native(NamedTuple):
+    """The loaded library. Calls release the GIL."""
+
+    library: ctypes.CDLL
+    path: Path
+    isa: str  # the best of this CPU, or what BLOCKSCALE_ISA asks for
+
+    def call(self, function: str, arguments: Structure) -> None:
+        """Run one of the library's functions on its struct."""
+        if getattr(self.library, function)(byref(arguments)):
+            raise MemoryError(f"{function}: out of memory for its scratch space")
+
+
+@lru_cache(maxsize=1)
+def load_native() -> Native | str:
+    """The library, or why there is none."""
+    override = native_override()
+    if override == "0":
+        return "BLOCKSCALE_NATIVE=0 turns it off"
+    path = Path(override) if override else _installed_path()
+    if path is None or not path.exists():
+        where = f" ({override} does not exist)" if override else ""
+        return f"no native library was built{where}: reinstall from source with a C++17 compiler"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"the native library does not load: {error}"
+    if library.bs_abi_version() != ABI_VERSION:
+        return f"{path} is of another version: reinstall the package"
+    best = ISAS[library.bs_best_isa()]
+    asked = isa_override()
+    if asked is None:
+        return Native(library, path, best)
+    if asked not in ISAS[: ISAS.index(best) + 1]:
+        return f"BLOCKSCALE_ISA={asked}: this CPU has {', '.join(ISAS[: ISAS.index(best) + 1])}"
+    return Native(library, path, asked)
+
+
+def _installed_path() -> Path | None:
+    """Beside this file in a wheel; where the installer put it for an editable install."""
+    beside = Path(__file__).with_name(_FILE)
+    if beside.exists():
+        return beside
+    try:
+        installed = files("blockscale") or []
+    except PackageNotFoundError:
+        return None
+    return next((Path(str(file.locate())) for file in installed if file.name == _FILE), None)
+
+
+__all__ = [
+    "ACTIVATIONS",
+    "CODE_LAYOUTS",
+    "DECODERS",
+    "DTYPES",
+    "ISAS",
+    "SEARCHES",
+    "Amax",
+    "Dequantize",
+    "Format",
+    "Matmul",
+    "Matrices",
+    "Native",
+    "Panel",
+    "Quantize",
+    "ScaleRule",
+    "SmallFloat",
+    "Weight",
+    "load_native",
+]
