@@ -78,23 +78,10 @@ void unpack(const uint8_t* from, int64_t count, uint8_t* codes) {
     Packing::unpack(from, codes + i);
 }
 
-// Calls work with the packing of a layout and a width.
-template <template <int> class Packing, class Work>
-void with_width(int bits, Work work) {
-  switch (bits) {
-    case 2: return work(Packing<2>());
-    case 3: return work(Packing<3>());
-    case 4: return work(Packing<4>());
-    case 5: return work(Packing<5>());
-    case 6: return work(Packing<6>());
-    case 7: return work(Packing<7>());
-    default: return work(Packing<8>());
-  }
-}
-
-template <class Work>
-void with_packing(int32_t layout, int bits, Work work) {
-  layout == BIT_PLANES ? with_width<Planes>(bits, work) : with_width<Stream>(bits, work);
+// Calls work with the packing of a layout.
+template <int BITS, class Work>
+void with_packing(int32_t layout, Work work) {
+  layout == BIT_PLANES ? work(Planes<BITS>()) : work(Stream<BITS>());
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

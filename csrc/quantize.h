@@ -9,28 +9,11 @@
 #include "encode.h"
 #include "exact.h"
 #include "pack.h"
+#include "rows.h"
 
 namespace blockscale::ISA_NAMESPACE {
 
-constexpr uint32_t INFINITE_BITS = 0x7f800000u, NAN_BITS = 0x7fc00000u;
 constexpr int MOST_BLOCKS = SEGMENT / SMALLEST_BLOCK;
-
-inline uint32_t magnitude_bits(float x) { return float_to_bits(x) & 0x7fffffffu; }
-
-// `count` numbers of a row as float32.
-inline void read_row(const void* row, int32_t dtype, int64_t first, int64_t count, int64_t stride,
-                     float* to) {
-  const auto* wide = static_cast<const float*>(row) + first * stride;
-  const auto* narrow = static_cast<const uint16_t*>(row) + first * stride;
-  if (dtype == FLOAT32 && stride == 1)
-    std::memcpy(to, wide, size_t(count) * sizeof(float));
-  else if (dtype == FLOAT32)
-    for (int64_t i = 0; i < count; ++i) to[i] = wide[i * stride];
-  else if (dtype == BFLOAT16)
-    for (int64_t i = 0; i < count; ++i) to[i] = from_bfloat16(narrow[i * stride]);
-  else
-    for (int64_t i = 0; i < count; ++i) to[i] = from_float16(narrow[i * stride]);
-}
 
 template <class Encoder>
 class Quantizer {
@@ -42,10 +25,10 @@ class Quantizer {
     count_ = left < longest ? left : longest;
     blocks_ = int(count_ / call_.format.block);
     tensor_scale_ = call_.tensor_scale ? call_.tensor_scale[group * call_.n + row] : 1.0f;
-    const int64_t size = call_.x_dtype == FLOAT32 ? 4 : 2;
+    const int64_t at = group * call_.x.group_stride + row * call_.x.row_stride;
     const auto* x = static_cast<const uint8_t*>(call_.x.data) +
-                    (group * call_.x.group_stride + row * call_.x.row_stride) * size;
-    read_row(x, call_.x_dtype, first, count_, call_.x_column_stride, x_);
+                    (at + first * call_.x_column_stride) * bytes_of(call_.x_dtype);
+    read_numbers(x, call_.x_dtype, count_, call_.x_column_stride, x_);
     find_amax();
     for (int b = 0; b < blocks_; ++b) scale_[b] = choose_.from_amax(amax_[b], 1.0, tensor_scale_);
     if (call_.rule.search == NEIGHBOURS) search_neighbours();
@@ -61,7 +44,7 @@ class Quantizer {
     const bool has_nan = call_.rule.nan_code >= 0;
     if (!has_nan)  // NaN counts as zero; infinity stays, and saturates
       for (int64_t i = 0; i < count_; ++i)
-        x_[i] = magnitude_bits(x_[i]) > INFINITE_BITS ? 0.0f : x_[i];
+        x_[i] = is_nan(x_[i]) ? 0.0f : x_[i];
     for (int b = 0; b < blocks_; ++b) {
       float* x = x_ + b * call_.format.block;
       uint32_t largest = 0;
@@ -94,17 +77,22 @@ class Quantizer {
     divide(scale);
     encode_.nearest(quotient_, quotient_, count_);
     for (int b = 0; b < blocks_; ++b) {
-      const int64_t from = int64_t(b) * call_.format.block;
+      const int64_t first = int64_t(b) * call_.format.block;
       const float value = scale[b].value;
-      for (int64_t i = from; i < from + call_.format.block; ++i) {
+      for (int64_t i = first; i < first + call_.format.block; ++i) {
         const float decoded = quotient_[i] * value * tensor_scale_;
         const double off = double(x_[i]) - double(decoded);
         square_[i] = off * off;
       }
     }
-    for (int64_t sums = count_ / 2; sums >= blocks_; sums /= 2)
-      for (int64_t i = 0; i < sums; ++i) square_[i] = square_[2 * i] + square_[2 * i + 1];
-    for (int b = 0; b < blocks_; ++b) error[b] = square_[b];
+    double *from = square_, *to = sum_;
+    for (int64_t left = count_ / 2; left >= blocks_; left /= 2) {
+      for (int64_t i = 0; i < left; ++i) to[i] = from[2 * i] + from[2 * i + 1];
+      double* summed = to;
+      to = from;
+      from = summed;
+    }
+    for (int b = 0; b < blocks_; ++b) error[b] = from[b];
   }
 
   // Takes the candidates that cost less; the earlier one on a tie.
@@ -124,7 +112,7 @@ class Quantizer {
     for (int b = 0; b < blocks_; ++b) start[b] = scale_[b];
     squared_errors(start, least_);
     for (int distance = 1; distance <= 1 << call_.rule.scale.mantissa; ++distance)
-      for (const int step : {-distance, distance}) {
+      for (int step = -distance; step <= distance; step += 2 * distance) {
         for (int b = 0; b < blocks_; ++b)
           candidate[b] = amax_[b] > 0 ? choose_.moved(start[b], step) : start[b];
         take_better(candidate);
@@ -144,8 +132,16 @@ class Quantizer {
     const Matrices& codes = call_.codes;
     uint8_t* to = static_cast<uint8_t*>(codes.data) + group * codes.group_stride +
                   row * codes.row_stride + first * call_.format.bits / 8;
-    with_packing(call_.code_layout, call_.format.bits,
-                 [&](auto packing) { pack<decltype(packing)>(codes_, count_, to); });
+    const auto write_codes = [&](auto packing) { pack<decltype(packing)>(codes_, count_, to); };
+    switch (call_.format.bits) {
+      case 2: with_packing<2>(call_.code_layout, write_codes); break;
+      case 3: with_packing<3>(call_.code_layout, write_codes); break;
+      case 4: with_packing<4>(call_.code_layout, write_codes); break;
+      case 5: with_packing<5>(call_.code_layout, write_codes); break;
+      case 6: with_packing<6>(call_.code_layout, write_codes); break;
+      case 7: with_packing<7>(call_.code_layout, write_codes); break;
+      default: with_packing<8>(call_.code_layout, write_codes);
+    }
     const Matrices& scales = call_.scales;
     const int bytes = call_.format.scale_bytes;
     uint8_t* at = static_cast<uint8_t*>(scales.data) + group * scales.group_stride +
@@ -166,7 +162,7 @@ class Quantizer {
   int blocks_ = 0;
   float tensor_scale_ = 1;
   float x_[LARGEST_BLOCK], quotient_[LARGEST_BLOCK];
-  double square_[LARGEST_BLOCK];
+  double square_[LARGEST_BLOCK], sum_[LARGEST_BLOCK / 2];
   uint8_t codes_[LARGEST_BLOCK];
   float amax_[MOST_BLOCKS];
   bool lost_[MOST_BLOCKS];  // blocks with a NaN or an infinity that the scale can tell
@@ -183,23 +179,6 @@ void quantize_segments(const Quantize& call, int64_t begin, int64_t end) {
     const int64_t row = i / in_row;
     quantizer.segment(row / call.n, row % call.n, i % in_row * length);
   }
-}
-
-inline int32_t row_amax(const Amax& call, int64_t row) {
-  const int64_t size = call.dtype == FLOAT32 ? 4 : 2;
-  const auto* from = static_cast<const uint8_t*>(call.x) + row * call.row_stride * size;
-  float x[SEGMENT];
-  uint32_t largest = 0;
-  for (int64_t first = 0; first < call.k; first += SEGMENT) {
-    const int64_t count = call.k - first < SEGMENT ? call.k - first : SEGMENT;
-    read_row(from, call.dtype, first, count, call.column_stride, x);
-    for (int64_t i = 0; i < count; ++i) {
-      const uint32_t bits = magnitude_bits(x[i]);
-      const uint32_t finite = bits < INFINITE_BITS ? bits : 0;
-      largest = finite > largest ? finite : largest;
-    }
-  }
-  return int32_t(largest);
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

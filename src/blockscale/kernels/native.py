@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -42,6 +43,37 @@ def native_format(format: Format, codebook: Tensor | None) -> native.Format:
         pointer(table),
         pointer(_table(scale)) if scale.bits == 8 else None,
     )
+
+
+@dataclass(frozen=True)
+class NativeConfig:
+    isa: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.isa}, {self.threads} threads"
+
+
+def native_configs() -> list[NativeConfig]:
+    loaded = load_native()
+    return [] if isinstance(loaded, str) else [NativeConfig(loaded.isa, torch.get_num_threads())]
+
+
+def native_refusal(target: str) -> str | None:
+    """Why native code cannot run there, whatever the work."""
+    if target != "cpu":
+        return f"runs on CPUs; this is {target}"
+    loaded = load_native()
+    return loaded if isinstance(loaded, str) else None
+
+
+def matrices(tensor: Tensor) -> native.Matrices:
+    """[groups, n, ...], borrowed, with adjacent columns."""
+    return native.Matrices(tensor.data_ptr(), tensor.stride(0), tensor.stride(1))
+
+
+def adjacent_columns(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def pointer(tensor: Tensor | None) -> int | None:

@@ -15,12 +15,14 @@ from blockscale.numerics.quantize import (
     rules_of,
     tensor_scale_of,
 )
+from blockscale.numerics.scales import carry_from
 
 __all__ = [
     "Activation",
     "Quantized",
     "amax_bits",
     "branch",
+    "carry_from",
     "cast",
     "check_rule",
     "decode",

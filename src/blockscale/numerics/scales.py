@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from blockscale.formats import Codebook, Float, Format
+from blockscale.formats import Float, Format
 from blockscale.numerics.elements import encode
 from blockscale.numerics.exact import exponent_of, power_of_two, round_to
 
@@ -64,7 +64,7 @@ def _power_of_two_scale(amax: Tensor, format: Format, rule: str) -> Tensor:
     element, scale = format.element, format.scale
     exponent = exponent_of(amax)
     fraction = amax / power_of_two(exponent.clamp(min=-1022))  # in [1, 2)
-    carries = fraction >= _threshold(element, absmax_rule(format) if rule == "absmax" else rule)
+    carries = fraction >= carry_from(format, rule)
     exponent = exponent + carries - element.max_exponent
     # With a larger exponent the largest code would decode to Inf: such an amax saturates instead.
     return (
@@ -72,8 +72,9 @@ def _power_of_two_scale(amax: Tensor, format: Format, rule: str) -> Tensor:
     )
 
 
-def _threshold(element: Float | Codebook, rule: str) -> float:
+def carry_from(format: Format, rule: str) -> float:
     """The fraction of amax in [1, 2) from which its block takes the next power of two."""
+    element, rule = format.element, absmax_rule(format) if rule == "absmax" else rule
     if rule == "floor":
         return 2.0
     if rule == "rceil":  # the least power of two that brings amax to element.max or below

@@ -8,6 +8,6 @@ out    [groups, n, k]
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.dequantize import reference
+from blockscale.kernels.dequantize import cpu, reference
 
-KERNELS: tuple[Kernel, ...] = (reference,)
+KERNELS: tuple[Kernel, ...] = (cpu, reference)

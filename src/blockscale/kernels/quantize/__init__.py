@@ -9,6 +9,6 @@ codes, scale  outputs: storage in the layout of the problem's w
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.quantize import reference
+from blockscale.kernels.quantize import cpu, reference
 
-KERNELS: tuple[Kernel, ...] = (reference,)
+KERNELS: tuple[Kernel, ...] = (cpu, reference)

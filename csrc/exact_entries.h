@@ -1,0 +1,32 @@
+// The functions of exact.h, for one instruction set.
+#pragma once
+#include "amax.h"
+#include "dequantize.h"
+#include "quantize.h"
+
+namespace blockscale::ISA_NAMESPACE {
+
+void quantize(const Quantize& call, int64_t begin, int64_t end) {
+  if (call.is_float) return quantize_segments<FloatEncoder>(call, begin, end);
+  return quantize_segments<CodebookEncoder>(call, begin, end);
+}
+
+void dequantize(const Dequantize& call, int64_t begin, int64_t end) {
+  const int64_t rows = call.code_layout == LANE_TILES ? lanes::tiles(call.n) : call.n;
+  with_decoder(call.format, [&](auto decode) {
+    if (call.code_layout == LANE_TILES) {
+      for (int64_t i = begin; i < end; ++i) dequantize_tile(call, decode, i / rows, i % rows);
+      return;
+    }
+    with_packing<decltype(decode)::BITS>(call.code_layout, [&](auto packing) {
+      for (int64_t i = begin; i < end; ++i)
+        dequantize_row<decltype(packing)>(call, decode, i / rows, i % rows);
+    });
+  });
+}
+
+void amax(const Amax& call, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) call.out[row] = row_amax(call, row);
+}
+
+}  // namespace blockscale::ISA_NAMESPACE

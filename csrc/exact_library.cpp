@@ -1,0 +1,53 @@
+// The exported functions whose every bit is defined. Each takes one struct of abi.h and returns 0.
+#include "exact.h"
+#include "lanes.h"
+#include "threads.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace blockscale;
+
+namespace {
+
+constexpr int64_t LEAST_WORK = 1 << 14;  // numbers; less is not worth waking a thread for
+
+#if defined(__x86_64__)
+#define PICK(function, isa)                                                                        \
+  ((isa) >= AVX512 ? &exact_avx512::function                                                       \
+   : (isa) == AVX2 ? &exact_avx2::function                                                         \
+                   : &exact_scalar::function)
+#else
+#define PICK(function, isa) ((void)(isa), &exact_scalar::function)
+#endif
+
+// Shares out `units` of `size` numbers each: work(call, begin, end).
+template <class Call>
+int share_out(const Call& call, void (*work)(const Call&, int64_t, int64_t), int64_t units,
+              int64_t size) {
+  const int64_t balanced = units / (int64_t(call.threads) * 8), least = LEAST_WORK / size;
+  const int64_t grain = (balanced > least ? balanced : least) + 1;
+  parallel_for((units + grain - 1) / grain, call.threads, [&](int64_t item) {
+    const int64_t end = (item + 1) * grain;
+    work(call, item * grain, end < units ? end : units);
+  });
+  return 0;
+}
+
+}  // namespace
+
+EXPORT int bs_quantize(const Quantize* call) {
+  const int64_t length = segment_length(call->format.block);
+  const int64_t units = call->groups * call->n * ((call->k + length - 1) / length);
+  return share_out(*call, PICK(quantize, call->isa), units, length);
+}
+
+EXPORT int bs_dequantize(const Dequantize* call) {
+  const bool tiled = call->code_layout == LANE_TILES;
+  const int64_t rows = tiled ? lanes::tiles(call->n) : call->n;
+  const int64_t size = call->k * (tiled ? lanes::ROWS : 1);
+  return share_out(*call, PICK(dequantize, call->isa), call->groups * rows, size);
+}
+
+EXPORT int bs_amax(const Amax* call) {
+  return share_out(*call, PICK(amax, call->isa), call->rows, call->k);
+}

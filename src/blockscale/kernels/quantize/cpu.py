@@ -1,0 +1,90 @@
+"""Native code that gives the bits of the definition, packed as they are born."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import Float, Format
+from blockscale.kernels.native import (
+    NativeConfig,
+    call_native,
+    matrices,
+    native_configs,
+    native_format,
+    native_refusal,
+    pointer,
+)
+from blockscale.numerics import carry_from
+from blockscale.problem import Problem
+from blockscale.runtime import native
+
+NAME = "cpu"
+
+
+def refuses(problem: Problem) -> str | None:
+    layout = problem.w_kind.layout
+    if layout.codes not in ("bits", "planes") or layout.scales != "rows":
+        return f"writes bits/rows and planes/rows, not {layout}"
+    return native_refusal(problem.target)
+
+
+def configs(problem: Problem) -> list[NativeConfig]:
+    return native_configs()
+
+
+def launch(
+    problem: Problem,
+    config: NativeConfig,
+    x: Tensor,  # [groups, n, k]
+    tensor_scale: Tensor | None,  # float32 [groups, n]
+    codebook: Tensor | None,  # float32 [2^bits]
+    codes: Tensor,
+    scale: Tensor,
+) -> None:
+    format, layout = problem.w_kind
+    groups, n, k = x.shape
+    row_scale = None if tensor_scale is None else tensor_scale.contiguous()
+    table = torch.tensor(format.codebook) if codebook is None else codebook.contiguous()
+    is_float = isinstance(format.element, Float)
+    call = native.Quantize(
+        native_format(format, None if is_float else table),
+        _scale_rule(format, problem.rule),
+        _small_float(format.element) if isinstance(format.element, Float) else native.SmallFloat(),
+        is_float,
+        native.CODE_LAYOUTS[layout.codes],
+        groups,
+        n,
+        k,
+        matrices(x),
+        x.stride(2),
+        native.DTYPES[problem.x],
+        pointer(row_scale),
+        matrices(codes),
+        matrices(scale),
+        native.ISAS.index(config.isa),
+        config.threads,
+    )
+    call_native("bs_quantize", call)
+
+
+def _scale_rule(format: Format, rule: str) -> native.ScaleRule:
+    element, scale = format.element, format.scale
+    searches = rule in native.SEARCHES
+    nan_code = scale.nan_code if scale.bits == 8 else 0  # float32 scales write their own NaN
+    return native.ScaleRule(
+        native.SEARCHES[rule if searches else ""],
+        scale.power_of_two,
+        carry_from(format, "absmax" if searches else rule) if scale.power_of_two else 0.0,
+        element.max_exponent,
+        -1 if nan_code is None else nan_code,
+        element.max,
+        # A float has a zero among its codes, so no scale is worse than the smallest.
+        scale.smallest if isinstance(element, Float) else 0.0,
+        _small_float(scale) if scale.bits == 8 else native.SmallFloat(),
+        scale.max_code if scale.bits == 8 else 0,
+    )
+
+
+def _small_float(element: Float) -> native.SmallFloat:
+    return native.SmallFloat(element.mantissa, element.bias, element.max, element.carry)
