@@ -8,11 +8,12 @@ TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo test lint format types contracts clean
+.PHONY: help venv demo bench test lint format types contracts clean
 
 help:
 	@echo "make demo    quantise a weight to every format: a table and a picture"
 	@echo "make test    lint, types, import contracts, tests"
+	@echo "make bench   time the products beside other libraries' (OPTIONS='--shapes all')"
 	@echo "make lint | types | contracts | format"
 
 venv: $(STAMP)
@@ -28,6 +29,11 @@ $(STAMP): pyproject.toml Makefile
 
 demo: venv
 	$(BIN)/python examples/compare_formats.py --out build/demo.png
+
+bench: venv
+	$(BIN)/python -m pip install --quiet --editable ".[bench]" || \
+	  echo "some rivals are not installed: they will be reported as missing"
+	$(BIN)/python -m bench.run --device cpu $(OPTIONS)
 
 lint: venv
 	$(BIN)/ruff check .
