@@ -7,7 +7,7 @@ y = bs.matmul(x, q)              # x @ w.T
 print(bs.explain(x, q))          # which kernel ran, and why
 """
 
-from blockscale import formats, layouts
+from blockscale import formats, layouts, nn
 from blockscale.formats import (
     BNB_FP4,
     BNB_NF4,
@@ -66,6 +66,7 @@ __all__ = [
     "layouts",
     "linear",
     "matmul",
+    "nn",
     "quantize",
     "swiglu_oai",
 ]

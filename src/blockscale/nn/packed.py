@@ -1,0 +1,179 @@
+"""Modules whose weights are QTensors.
+
+Each weight is held in up to four buffers, named after it: `weight_codes`, `weight_scale` (uint8),
+`weight_tensor_scale`, `weight_codebook` (float32; only where the format has them). Buffers, because
+everything that moves, counts, shares or compiles modules knows them. Three things are special:
+
+- The bytes are moved and never cast: `.to(torch.bfloat16)` would round the float32 parts, so
+  `_apply` shows every function their bytes instead of their numbers.
+- The first use on a device packs the bytes into what its kernels read, and only those are kept.
+- A state dict has the canonical bytes, whatever the module holds, and remembers the format.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from blockscale import ops
+from blockscale.formats import Format
+from blockscale.formats import format as find_format
+from blockscale.layouts import Layout, canonical
+from blockscale.tensor import QTensor
+
+FIELDS = ("codes", "scale", "tensor_scale", "codebook")
+_preparing = threading.Lock()  # of all modules: packing happens once, and locks cannot be pickled
+
+
+class _Meaning(NamedTuple):
+    """What the buffers of a weight do not say themselves."""
+
+    format: Format
+    shape: tuple[int, ...]
+    layout: Layout
+
+
+class PackedModule(nn.Module):
+    """Holds QTensors by name: `_hold` takes one, `_held` gives it back, `_prepared` ready to use.
+
+    What `_held` gives is never written to: a change of place or a load makes new buffers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._meanings: dict[str, _Meaning] = {}
+
+    def _hold(self, name: str, q: QTensor) -> None:
+        for field in FIELDS:
+            self.register_buffer(f"{name}_{field}", getattr(q, field))
+        # Last, for threads in `_prepared`; a new dict, since replicas of a module share the old.
+        self._meanings = {**self._meanings, name: _Meaning(q.format, q.shape, q.layout)}
+
+    def _held(self, name: str) -> QTensor:
+        format, shape, layout = self._meanings[name]
+        codes, scale, tensor_scale, codebook = (getattr(self, f"{name}_{f}") for f in FIELDS)
+        return QTensor(format, shape, codes, scale, tensor_scale, codebook, layout)
+
+    def _prepared(self, *names: str) -> list[QTensor]:
+        """The weights in the layout of their device's kernels; the first time, they are packed."""
+        if torch.compiler.is_compiling():
+            self.prepare()
+            return [self._held(name) for name in names]
+        weights = [self._held(name) for name in names]
+        if all(weight.prepare() is weight for weight in weights):
+            return weights
+        self.prepare()
+        return [self._held(name) for name in names]
+
+    # A compiler runs this while it traces, on the module itself, and traces what comes of it.
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def prepare(self) -> None:
+        """Pack the weights for the device they are on. The first forward does this by itself."""
+        # Under inference_mode the new buffers could never take part in training.
+        with _preparing, torch.inference_mode(mode=False), torch.no_grad():
+            for name in self._meanings:
+                self._hold(name, self._held(name).prepare())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        buffers = (self._buffers[f"{name}_{field}"] for name in self._meanings for field in FIELDS)
+        ours = {id(buffer) for buffer in buffers}
+        return super()._apply(lambda t: _move(t, fn) if id(t) in ours else fn(t), recurse)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, (format, _, _) in self._meanings.items():
+            q = self._held(name).pack(canonical(format))
+            for field in FIELDS:
+                if getattr(q, field) is not None:
+                    destination[f"{prefix}{name}_{field}"] = getattr(q, field)
+        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if metadata is not None:  # beside the tensors: `torch.save` keeps it, safetensors do not
+            metadata["formats"] = {name: each.format.spec for name, each in self._meanings.items()}
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        saved = local_metadata.get("formats", {})
+        for name, (format, _, _) in self._meanings.items():
+            keys = {
+                f"{name}_{field}" for field in FIELDS if prefix + f"{name}_{field}" in state_dict
+            }
+            if saved.get(name, format.spec) != format.spec:
+                error_msgs.append(
+                    f"{prefix}{name} was saved as {saved[name]}, this module holds {format.spec}"
+                )
+            for key in keys:
+                given, wanted = state_dict[prefix + key], self._buffers[key]
+                if wanted is not None and given.dtype != wanted.dtype:
+                    error_msgs.append(f"{prefix}{key} must be {wanted.dtype}, got {given.dtype}")
+            if keys:  # what was there may be another's too: load into a copy
+                self._hold(name, _copy(self._held(name).pack(canonical(format))))
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
+
+
+def blank(
+    format: Format | str, shape: tuple[int, ...], device: torch.device | str | None
+) -> QTensor:
+    """All zeros, to be loaded into."""
+    format = find_format(format)
+    layout = canonical(format)
+    layout.check(format, shape)
+    codes, scale = (
+        torch.zeros(storage, dtype=torch.uint8, device=device)
+        for storage in (
+            layout.code_storage_shape(format, shape),
+            layout.scale_storage_shape(format, shape),
+        )
+    )
+    return QTensor.from_storage(format, codes, scale)
+
+
+def as_parameter(bias: Tensor | None) -> nn.Parameter | None:
+    """A parameter stays the object it is, so that an optimiser which has it keeps training it."""
+    if bias is None or isinstance(bias, nn.Parameter):
+        return bias
+    return nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad)
+
+
+def known_x_format(x_format: Format | str | None, *widths: int) -> Format | str | None:
+    """Looked up and checked when the module is made, rather than when it first runs."""
+    if x_format is None or x_format == "int8":
+        return x_format
+    format = find_format(x_format)
+    for k in widths:
+        ops.check_block("x_format", "x", k, format)
+    return format
+
+
+def _move(part: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """fn's effect on the place of a tensor, without its effect on the numbers."""
+    raw = part.reshape(-1).view(torch.uint8)
+    moved = fn(raw)
+    if moved.dtype != torch.uint8:  # module.type(dtype) casts whatever it meets
+        moved = raw.to(moved.device)
+    return moved.view(part.dtype).reshape(part.shape)
+
+
+def _copy(q: QTensor) -> QTensor:
+    parts = {field: getattr(q, field) for field in FIELDS}
+    return replace(q, **{name: part.clone() for name, part in parts.items() if part is not None})
