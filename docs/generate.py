@@ -1,7 +1,7 @@
 """Write the generated parts of the documentation: python docs/generate.py [--check]
 
 Text between <!-- generated: NAME --> and <!-- end --> comes from the functions below, so that it
-cannot drift from the code.
+cannot drift from the code; measurements come from the runs stored in bench/results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from blockscale.formats import CATALOGUE
 from blockscale.runtime import VARIABLES
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md"]
+sys.path.insert(0, str(ROOT))  # bench is not installed
+
+from bench.tables import performance, speed  # noqa: E402
+
+PAGES = [ROOT / "README.md", ROOT / "docs" / "performance.md"]
 
 
 def formats() -> str:
@@ -43,7 +47,12 @@ def environment() -> str:
     return "\n".join(f"- `{name}`: {meaning}." for name, meaning in VARIABLES.items())
 
 
-GENERATORS = {"formats": formats, "environment": environment}
+GENERATORS = {
+    "formats": formats,
+    "environment": environment,
+    "speed": speed,
+    "performance": performance,
+}
 
 
 def generate(text: str) -> str:
