@@ -1,5 +1,6 @@
 """Modules with quantised weights."""
 
+from blockscale.nn.experts import Experts
 from blockscale.nn.linear import Linear
 
-__all__ = ["Linear"]
+__all__ = ["Experts", "Linear"]

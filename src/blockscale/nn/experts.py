@@ -1,0 +1,195 @@
+"""`Experts`: the experts of a mixture, with quantised weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from blockscale.formats import Format
+from blockscale.nn.fused import read_fused
+from blockscale.nn.packed import PackedModule, as_parameter, blank, known_x_format
+from blockscale.numerics import Activation, parse_activation
+from blockscale.tensor import QTensor, grouped_gated_matmul, grouped_matmul, quantize
+
+_WEIGHTS = ("gate", "up", "down")
+
+
+class Experts(PackedModule):
+    """For each token, the weighted sum over its experts of down(act(gate(x)) * up(x)).
+
+    gate, up   [e, intermediate, hidden], in one format
+    down       [e, hidden, intermediate]
+
+    Takes the place of transformers' fused experts: `from_fused` reads them, `forward` is called
+    like theirs. A state dict has `gate_codes`, `gate_scale` and so on for gate, up and down, named
+    as in `Linear`, and `gate_bias`, `up_bias`, `down_bias`.
+
+    x_format   None, or what the inputs of both products are quantised to on the fly
+    """
+
+    gate_bias: nn.Parameter | None
+    up_bias: nn.Parameter | None
+    down_bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        num_experts: int,
+        hidden: int,
+        intermediate: int,
+        format: Format | str,
+        *,
+        down_format: Format | str | None = None,  # where it is another
+        activation: str | Activation = "silu",
+        bias: bool = False,
+        x_format: Format | str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_experts, self.hidden, self.intermediate = num_experts, hidden, intermediate
+        self.activation = parse_activation(activation)
+        self.x_format = known_x_format(x_format, hidden, intermediate)
+        inner, outer = (num_experts, intermediate, hidden), (num_experts, hidden, intermediate)
+        self._hold("gate", blank(format, inner, device))
+        self._hold("up", blank(format, inner, device))
+        self._hold("down", blank(down_format or format, outer, device))
+        for name, shape in zip(_WEIGHTS, (inner, inner, outer), strict=True):
+            zeros = torch.zeros(shape[:-1], device=device, dtype=dtype) if bias else None
+            self.register_parameter(f"{name}_bias", None if zeros is None else nn.Parameter(zeros))
+
+    @classmethod
+    def from_qtensors(
+        cls,
+        gate: QTensor,
+        up: QTensor,
+        down: QTensor,
+        *,
+        activation: str | Activation = "silu",
+        gate_bias: Tensor | None = None,
+        up_bias: Tensor | None = None,
+        down_bias: Tensor | None = None,
+        x_format: Format | str | None = None,
+    ) -> Experts:
+        """Around weights that are quantised already. Nothing is copied."""
+        weights = dict(zip(_WEIGHTS, (gate, up, down), strict=True))
+        biases = dict(zip(_WEIGHTS, (gate_bias, up_bias, down_bias), strict=True))
+        _check(weights, biases)
+        experts, intermediate, hidden = gate.shape
+        module = cls(
+            experts,
+            hidden,
+            intermediate,
+            gate.format,
+            down_format=down.format,
+            activation=activation,
+            x_format=x_format,
+            device="meta",
+        )
+        for name in _WEIGHTS:
+            module._hold(name, weights[name])
+            module.register_parameter(f"{name}_bias", as_parameter(biases[name]))
+        return module
+
+    @classmethod
+    def from_fused(
+        cls,
+        module: nn.Module,
+        format: Format | str,
+        scale: str = "mse",
+        x_format: Format | str | None = None,
+    ) -> Experts:
+        """Quantise the fused experts of a transformers model."""
+        fused = read_fused(module)
+        if isinstance(fused, str):
+            raise TypeError(f"Experts.from_fused: {fused}")
+        gate, up, down = (
+            quantize(weight.contiguous(), format, scale=scale)
+            for weight in (fused.gate, fused.up, fused.down)
+        )
+        return cls.from_qtensors(
+            gate,
+            up,
+            down,
+            activation=fused.activation,
+            gate_bias=fused.gate_bias,
+            up_bias=fused.up_bias,
+            down_bias=fused.down_bias,
+            x_format=x_format,
+        )
+
+    @property
+    def gate(self) -> QTensor:
+        return self._held("gate")
+
+    @property
+    def up(self) -> QTensor:
+        return self._held("up")
+
+    @property
+    def down(self) -> QTensor:
+        return self._held("down")
+
+    def forward(
+        self,
+        hidden_states: Tensor,  # [..., hidden]
+        top_k_index: Tensor,  # [..., top], integers; num_experts and above are nobody
+        top_k_weights: Tensor,  # [..., top]
+    ) -> Tensor:
+        gate, up, down = self._prepared(*_WEIGHTS)
+        top = top_k_index.shape[-1]
+        expert, order = top_k_index.flatten().sort(stable=True)
+        every = torch.arange(self.num_experts, dtype=expert.dtype, device=expert.device)
+        ends = torch.searchsorted(expert, every, right=True)
+        sizes = ends.diff(prepend=ends.new_zeros(1))
+        x = hidden_states.reshape(-1, self.hidden)[order // top]
+        x = grouped_gated_matmul(
+            x,
+            gate,
+            up,
+            sizes,
+            self.activation,
+            self.gate_bias,
+            self.up_bias,
+            x_format=self.x_format,
+        )
+        # Float32 until the experts of a token are summed: one rounding, at the end.
+        y = grouped_matmul(
+            x, down, sizes, self.down_bias, x_format=self.x_format, out_dtype=torch.float32
+        )
+        y = y[order.argsort()].reshape(*top_k_index.shape, self.hidden)
+        return (y * top_k_weights[..., None]).sum(-2).to(hidden_states.dtype)
+
+    def extra_repr(self) -> str:
+        gate, down = self.gate.format, self.down.format
+        parts = [
+            f"num_experts={self.num_experts}, hidden={self.hidden}",
+            f"intermediate={self.intermediate}, bias={self.down_bias is not None}",
+            f"activation={self.activation}, format={gate}",
+        ]
+        if down != gate:
+            parts.append(f"down_format={down}")
+        if self.x_format is not None:
+            parts.append(f"x_format={self.x_format}")
+        return ", ".join(parts)
+
+
+def _check(weights: dict[str, QTensor], biases: dict[str, Tensor | None]) -> None:
+    gate, up, down = weights.values()
+    for name, weight in weights.items():
+        shape = weight.shape
+        if len(shape) != 3 or (weight.tensor_scale is not None and weight.tensor_scale.dim() != 1):
+            raise ValueError(
+                f"Experts: {name} must be [e, n, k] with a tensor scale per expert, got {weight}"
+            )
+        bias = biases[name]
+        if bias is not None and tuple(bias.shape) != shape[:-1]:
+            raise ValueError(
+                f"Experts: {name}_bias must be {list(shape[:-1])}, got {list(bias.shape)}"
+            )
+    if gate.shape != up.shape or gate.format.spec != up.format.spec:
+        raise ValueError(f"Experts: gate and up must be alike, got {gate} and {up}")
+    if down.shape != (gate.shape[0], gate.shape[2], gate.shape[1]):
+        raise ValueError(
+            f"Experts: down must be {[gate.shape[0], gate.shape[2], gate.shape[1]]} to follow a "
+            f"gate of {list(gate.shape)}, got {list(down.shape)}"
+        )
