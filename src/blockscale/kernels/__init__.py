@@ -5,6 +5,7 @@ Only `ops` imports this package. To add a kernel, write a module with the three 
 """
 
 from blockscale.kernels import dequantize, input_grad, matmul, quantize
+from blockscale.kernels.amax import row_amax
 from blockscale.kernels.contract import Kernel, Parts
 
 KERNELS: dict[str, tuple[Kernel, ...]] = {
@@ -17,4 +18,4 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
     "dequantize": dequantize.KERNELS,
 }
 
-__all__ = ["KERNELS", "Kernel", "Parts"]
+__all__ = ["KERNELS", "Kernel", "Parts", "row_amax"]

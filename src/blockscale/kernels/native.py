@@ -9,9 +9,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from blockscale.formats import Float, Format
+from blockscale.formats import Codebook, Float, Format
 from blockscale.kernels.contract import Parts
-from blockscale.numerics import scaled_values
+from blockscale.numerics import cast, scaled_values
 from blockscale.problem import Kind
 from blockscale.runtime import load_native, native
 
@@ -23,18 +23,16 @@ def call_native(function: str, arguments: ctypes.Structure) -> None:
     loaded.call(function, arguments)
 
 
-@lru_cache(maxsize=64)
-def _table(element: Float) -> Tensor:
-    """float32 values of every code, kept for as long as the process runs."""
-    return torch.tensor(element.values, dtype=torch.float32)
+@lru_cache(maxsize=None)  # native code borrows them
+def _table(element: Float | Codebook) -> Tensor:
+    """float32 values of every code."""
+    return cast(torch.tensor(element.values, dtype=torch.float64), torch.float32)  # subnormals too
 
 
 def native_format(format: Format, codebook: Tensor | None) -> native.Format:
-    """Tables are borrowed: the caller keeps `codebook` alive."""
+    """Tables are borrowed: the caller keeps `codebook` alive; None stands for the format's own."""
     element, scale = format.element, format.scale
-    table = codebook
-    if table is None and isinstance(element, Float):
-        table = _table(element)
+    table = _table(element) if codebook is None else codebook
     return native.Format(
         native.DECODERS.get(element.name, native.DECODERS["table"]),
         element.bits,

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from blockscale.formats import Format, parse_spec
-from blockscale.kernels import Parts
+from blockscale.kernels import Parts, row_amax
 from blockscale.layouts import Layout, canonical
-from blockscale.numerics import amax_bits, tensor_scale_of
+from blockscale.numerics import tensor_scale_of
 from blockscale.ops.choose import launch
 from blockscale.ops.operand import Operand, spread_over_rows
 from blockscale.problem import Kind, Problem, dtype_name
 from blockscale.runtime import target_of
-
-_AMAX_ELEMENTS = 1 << 24  # looked at together
 
 
 def derive_tensor_scale(x: Tensor, format: Format, per_row: bool) -> Tensor:
@@ -26,8 +24,7 @@ def derive_tensor_scale(x: Tensor, format: Format, per_row: bool) -> Tensor:
     if x.numel() == 0:
         return torch.ones(lead, dtype=torch.float32, device=x.device)
     rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    panel = max(1, _AMAX_ELEMENTS // x.shape[-1])
-    amax = torch.cat([amax_bits(part) for part in rows.split(panel)]).reshape(x.shape[:-1])
+    amax = row_amax(rows).reshape(x.shape[:-1])
     return tensor_scale_of(amax if per_row else amax.amax(-1), format)
 
 

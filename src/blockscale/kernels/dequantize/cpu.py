@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts
@@ -44,10 +43,7 @@ def launch(
     groups, n, k = out.shape
     codes, scale = adjacent_columns(parts.codes), adjacent_columns(parts.scale)
     row_scale = None if parts.tensor_scale is None else parts.tensor_scale.contiguous()
-    table = None
-    if format.is_codebook:
-        table = torch.tensor(format.codebook) if parts.codebook is None else parts.codebook
-        table = table.contiguous()
+    table = None if parts.codebook is None else parts.codebook.contiguous()
     call = native.Dequantize(
         native_format(format, table),
         native.CODE_LAYOUTS[layout.codes],

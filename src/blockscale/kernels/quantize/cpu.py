@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from blockscale.formats import Float, Format
@@ -45,13 +44,13 @@ def launch(
     format, layout = problem.w_kind
     groups, n, k = x.shape
     row_scale = None if tensor_scale is None else tensor_scale.contiguous()
-    table = torch.tensor(format.codebook) if codebook is None else codebook.contiguous()
-    is_float = isinstance(format.element, Float)
+    table = None if codebook is None else codebook.contiguous()
+    element = format.element
     call = native.Quantize(
-        native_format(format, None if is_float else table),
+        native_format(format, table),
         _scale_rule(format, problem.rule),
-        _small_float(format.element) if isinstance(format.element, Float) else native.SmallFloat(),
-        is_float,
+        _small_float(element) if isinstance(element, Float) else native.SmallFloat(),
+        isinstance(element, Float),
         native.CODE_LAYOUTS[layout.codes],
         groups,
         n,
