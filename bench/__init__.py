@@ -5,6 +5,8 @@ rivals/     one file per implementation
 verify      no figure without a correct result in the same run
 timing      how a time is taken
 contest     one shape: prepare, verify, time
+conversions quantising and dequantising, beside the definition
+run         the command
 machine     where and with what it ran
 results     the record of a run, as JSON in results/
 show        the record in a terminal

@@ -1,8 +1,9 @@
 """Quantising and dequantising, beside the definition in plain torch.
 
 Both sides are the same public call. For the definition every kernel but the last of the verb is
-taken away, and the last is `reference`, the definition itself. Conversions are exact, so the check
-is that both give the same bytes.
+taken away, and the last is `reference`, the definition itself. (The largest value of a matrix,
+which its tensor scale needs, is found in the same way on both sides.) Conversions are exact, so the
+check is that both give the same bytes.
 """
 
 from __future__ import annotations
