@@ -14,6 +14,7 @@ from blockscale.cli.doctor import doctor
 from blockscale.cli.explain import explain
 from blockscale.cli.formats import formats
 from blockscale.cli.layout import layout
+from blockscale.cli.quantize import quantize
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -21,7 +22,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help texts have shapes in square brackets
 )
-for command in (formats, layout, explain, doctor):
+for command in (formats, layout, explain, doctor, quantize):
     commands.command()(command)
 
 

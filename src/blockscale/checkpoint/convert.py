@@ -1,0 +1,191 @@
+"""Carrying out a plan: tensors are read, converted and written as a stream.
+
+A few workers convert ahead of the one writer, as far as a budget of bytes allows, so memory is
+bounded by the largest tensors and not by the model or the size of a shard.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockscale.checkpoint.checkpoint import Checkpoint
+from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX
+from blockscale.checkpoint.finite import check_finite
+from blockscale.checkpoint.journal import Journal, under_construction
+from blockscale.checkpoint.plan import Plan, Unit
+from blockscale.checkpoint.shards import Shard, index_of, replacing, write_json, write_shard
+from blockscale.formats import Format
+from blockscale.tensor import QTensor, quantize
+
+Value = QTensor | Tensor
+Progress = Callable[[int, int], None]  # bytes of the source and tensors that are done
+
+_WEIGHTS = (
+    *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack"),
+    ".index.json",
+)
+_REWRITTEN = (CONFIG, "hf_quant_config.json")
+_MOST_WORKERS = 4
+
+
+def run_plan(plan: Plan, target: str | Path, progress: Progress = lambda size, count: None) -> None:
+    """Write the checkpoint; what an earlier, killed run of the same plan finished is kept."""
+    target = Path(target).resolve()
+    with under_construction(target, _task(plan)) as journal:
+        waiting = []
+        for shard in plan.shards:
+            if journal.is_finished(shard.file):
+                for unit in plan.units_of[shard.file]:
+                    progress(unit.nbytes, len(unit.members))
+            else:
+                waiting.append(shard)
+        _check_space(journal.folder, sum(shard.nbytes for shard in waiting))
+        try:
+            for shard in waiting:
+                _write_shard(plan, shard, journal, progress)
+            _write_rest(plan, journal.folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise OSError(
+                error.errno,
+                f"{os.strerror(error.errno)}: finished files are kept in {journal.folder}; make "
+                "room and run the same command again",
+            ) from error
+
+
+def _task(plan: Plan) -> dict[str, Any]:
+    """All that the result depends on: settings, version, and the source files as they are now."""
+    files = plan.checkpoint.files
+    paths = [*files.shards, files.folder / CONFIG]
+    states = {path.name: path.stat() for path in paths if path.exists()}
+    return {
+        "settings": plan.settings.as_json(),
+        "version": version("blockscale"),
+        "source": {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()},
+    }
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{folder} needs {needed / 1e9:.2f} GB more and its disk has {free / 1e9:.2f} GB free",
+        )
+
+
+def _write_shard(plan: Plan, shard: Shard, journal: Journal, progress: Progress) -> None:
+    units = plan.units_of[shard.file]
+
+    def parts() -> Iterator[tuple[str, Tensor]]:
+        for unit, values in _converted(plan, units):
+            for stored, value in zip(unit.members, values, strict=True):
+                yield from plan.writer.split(stored.name, value).items()
+            progress(unit.nbytes, len(unit.members))
+
+    journal.finish(shard.file, write_shard(journal.folder, shard, parts()))
+
+
+def _converted(plan: Plan, units: Sequence[Unit]) -> Iterator[tuple[Unit, list[Value]]]:
+    """Units in order, computed ahead by workers while twice the largest fits in flight."""
+    budget = 2 * max(unit.nbytes for unit in plan.units)
+    waiting: deque[tuple[Unit, Future[list[Value]]]] = deque()
+    in_flight = 0
+    with _workers() as pool:
+        for unit in units:
+            while waiting and in_flight + unit.nbytes > budget:
+                done, future = waiting.popleft()
+                yield done, future.result()
+                in_flight -= done.nbytes
+            work = pool.submit(convert, plan.checkpoint, unit, plan.settings.scale)
+            waiting.append((unit, work))
+            in_flight += unit.nbytes
+        while waiting:
+            done, future = waiting.popleft()
+            yield done, future.result()
+
+
+@contextmanager
+def _workers() -> Iterator[ThreadPoolExecutor]:
+    """A few threads, which divide torch's own threads among themselves.
+
+    Workers of their own overlap what a single tensor leaves idle: reading, writing, short loops.
+    """
+    threads = torch.get_num_threads()
+    workers = min(_MOST_WORKERS, threads)
+    torch.set_num_threads(threads // workers)
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+
+
+def convert(checkpoint: Checkpoint, unit: Unit, scale: str) -> list[Value]:
+    """The tensors of a unit in its format, with one tensor scale where the format has one."""
+    values = [checkpoint.read(stored.name) for stored in unit.members]
+    if unit.format is None:
+        return values
+    for stored, value in zip(unit.members, values, strict=True):
+        check_finite(stored.name, value)
+    joined = _to_format(_join_rows(values), unit.format, scale)
+    if len(values) == 1:
+        return [joined]
+    ends = torch.tensor([stored.shape[-2] for stored in unit.members]).cumsum(0).tolist()
+    return [joined[end - s.shape[-2] : end] for s, end in zip(unit.members, ends, strict=True)]
+
+
+def _to_format(value: Value, format: Format, scale: str) -> QTensor:
+    """Without loss where that can be."""
+    if isinstance(value, QTensor):
+        return value.to_format(format, requantize=True, scale=scale)
+    return quantize(value, format, scale=scale)
+
+
+def _join_rows(values: list[Value]) -> Value:
+    """[n1, k], [n2, k], ... -> [n1 + n2 + ..., k]; quantised, if that is possible as they are."""
+    if len(values) == 1:
+        return values[0]
+    quantized = [value for value in values if isinstance(value, QTensor)]
+    first = quantized[0] if quantized else None
+    if first is not None and len(quantized) == len(values):
+        alike = all(value.format == first.format for value in quantized)
+        if alike and not first.format.has_tensor_scale and not first.format.is_codebook:
+            codes, scale = (
+                torch.cat([getattr(v, part) for v in quantized]) for part in ("codes", "scale")
+            )
+            return QTensor.from_storage(first.format, codes, scale)
+    return torch.cat([v.dequantize() if isinstance(v, QTensor) else v for v in values])
+
+
+def _write_rest(plan: Plan, folder: Path) -> None:
+    """The index, the descriptions, and the files that belong to a model without being weights."""
+    files = plan.checkpoint.files
+    if files.path.is_dir():
+        for path in sorted(files.folder.iterdir()):
+            skipped = (
+                path.name.startswith(".") or path.name.endswith(_WEIGHTS) or path.name in _REWRITTEN
+            )
+            if path.is_file() and not skipped:
+                with path.open("rb") as source, replacing(folder / path.name) as copy:
+                    shutil.copyfileobj(source, copy)
+    if len(plan.shards) > 1:
+        write_json(folder / INDEX, index_of(plan.shards))
+    description = plan.describe()
+    for name, content in description.files.items():
+        write_json(folder / name, content)
+    write_json(folder / CONFIG, {**files.config, DESCRIPTION: description.config})

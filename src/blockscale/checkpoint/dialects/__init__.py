@@ -1,0 +1,73 @@
+"""How other libraries, and ours, write quantised weights: one file for each dialect.
+
+Reciprocal scales, interleaved rows, reversed nibbles and flattened blocks are translated here, and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from blockscale.checkpoint.dialects import (
+    bitsandbytes,
+    blockscale,
+    compressed_tensors,
+    gpt_oss,
+    modelopt,
+)
+from blockscale.checkpoint.dialects.contract import (
+    Contents,
+    Description,
+    Dialect,
+    WritableDialect,
+    quant_method,
+)
+from blockscale.checkpoint.files import Files
+from blockscale.formats import Format
+
+WRITABLE: dict[str, WritableDialect] = {
+    dialect.NAME: dialect for dialect in (compressed_tensors, modelopt, blockscale)
+}
+READABLE: dict[str, Dialect] = {
+    **cast("dict[str, Dialect]", WRITABLE),
+    **{dialect.NAME: dialect for dialect in (gpt_oss, bitsandbytes)},
+}
+
+
+def dialect_of(files: Files) -> Dialect | None:
+    """The dialect a checkpoint is written in; None for plain weights."""
+    for dialect in READABLE.values():
+        if dialect.recognises(files):
+            return dialect
+    method = quant_method(files)
+    if method is None:
+        return None
+    raise ValueError(
+        f"{files.path}: quant_method {method!r} is not read here, only {', '.join(READABLE)}"
+    )
+
+
+def writable(name: str) -> WritableDialect:
+    if name not in WRITABLE:
+        raise ValueError(f"unknown dialect {name!r}: use one of {', '.join(WRITABLE)}")
+    return WRITABLE[name]
+
+
+def default_dialect(formats: list[Format]) -> str:
+    """compressed-tensors where it has all of the formats: most engines read it."""
+    if all(compressed_tensors.refuses("any.weight", format, (1, 1)) is None for format in formats):
+        return compressed_tensors.NAME
+    return blockscale.NAME
+
+
+__all__ = [
+    "READABLE",
+    "WRITABLE",
+    "Contents",
+    "Description",
+    "Dialect",
+    "WritableDialect",
+    "default_dialect",
+    "dialect_of",
+    "writable",
+]

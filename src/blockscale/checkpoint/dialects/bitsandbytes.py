@@ -1,0 +1,139 @@
+"""bitsandbytes: nf4 and fp4, also with absmax quantised once more. Read, not written.
+
+    weight                                 U8 [n * k / 2, 1], high nibble first, rows run on
+    weight.absmax                          F32 per block, or U8 codes of it
+    weight.quant_map                       F32 [16], what each code means
+    weight.nested_absmax, .nested_quant_map   decode the U8 absmax, in blocks of their own
+    weight.quant_state.bitsandbytes__nf4   JSON as bytes: shape, block sizes, nested offset
+
+Blocks run over the flattened tensor; here they must not cross rows, so k must be a multiple of
+the block. Codes are renumbered so that the table ascends.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from math import copysign
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockscale.checkpoint.dialects.contract import quant_method
+from blockscale.checkpoint.files import Entry, Files
+from blockscale.checkpoint.stored import Parts, Stored, named
+from blockscale.formats import BNB_FP4, BNB_NF4, Format
+from blockscale.layouts import canonical
+from blockscale.tensor import QTensor
+
+NAME = "bitsandbytes"
+_FORMATS = {"nf4": BNB_NF4, "fp4": BNB_FP4}
+_STATE = ".quant_state.bitsandbytes__"
+_LARGEST_STATE = 2**16
+
+
+def recognises(files: Files) -> bool:
+    return quant_method(files) == NAME
+
+
+def find(files: Files) -> list[Stored]:
+    config = files.config["quantization_config"]
+    if config.get("load_in_8bit"):
+        raise ValueError(f"{files.path}: bitsandbytes in 8 bits is not read: only nf4 and fp4")
+    return [_find_weight(files, name) for name in files.entries if _STATE in name]
+
+
+def _find_weight(files: Files, state_name: str) -> Stored:
+    name, _, kind = state_name.partition(_STATE)
+    state = _read_state(files, files.entries[state_name])
+    if kind not in _FORMATS:
+        raise ValueError(f"{files.path}: {name} is {kind!r}; bitsandbytes has nf4 and fp4")
+    block, (n, k) = state["blocksize"], state["shape"]
+    if k % block:
+        raise ValueError(
+            f"{files.path}: {name} has blocks of {block} that cross its rows of {k}: dequantise "
+            "it with bitsandbytes first"
+        )
+    blocks = n * k // block
+    wanted = {"": n * k // 2, ".quant_map": 16}
+    if "nested_offset" in state:
+        nested = -(-blocks // state["nested_blocksize"])
+        wanted |= {".absmax": blocks, ".nested_absmax": nested, ".nested_quant_map": 256}
+    else:
+        wanted[".absmax"] = blocks
+    parts = {role: _part(files, name, role, count) for role, count in wanted.items()}
+    bytes_ = {
+        "": torch.uint8,
+        ".absmax": torch.uint8 if "nested_offset" in state else torch.float32,
+    }
+    for role, entry in parts.items():
+        if entry.dtype != bytes_.get(role, torch.float32):
+            raise ValueError(f"{files.path}: {entry.name} has dtype {entry.dtype}")
+    parts["state"] = files.entries[state_name]
+    format = named(_FORMATS[kind].replace(block=block))
+    return Stored(name, (n, k), parts, partial(_assemble, format, state), format)
+
+
+def _read_state(files: Files, entry: Entry) -> dict[str, Any]:
+    if entry.dtype != torch.uint8 or entry.nbytes > _LARGEST_STATE:
+        raise ValueError(f"{files.path}: {entry.name} must be a few bytes, got {entry}")
+    try:
+        return _parse_state(bytes(files.tensor(entry.name).tolist()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{files.path}: {entry.name} is no state of a matrix: {error}") from None
+
+
+def _parse_state(text: bytes) -> dict[str, Any]:
+    """The JSON, with every number that is used checked."""
+    state: dict[str, Any] = json.loads(text)
+    n, k = state["shape"]
+    sizes = [n, k, state["blocksize"]]
+    if "nested_offset" in state:
+        sizes.append(state["nested_blocksize"])
+        state["nested_offset"] = float(state["nested_offset"])
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ValueError(f"sizes must be positive, got {sizes}")
+    return state
+
+
+def _part(files: Files, name: str, role: str, count: int) -> Entry:
+    entry = files.entries.get(name + role)
+    if entry is None:
+        raise ValueError(f"{files.path}: {name} is quantised but {name + role} is missing")
+    if entry.nbytes != count * entry.dtype.itemsize:
+        raise ValueError(
+            f"{files.path}: {entry.name} must have {count} values, got shape {list(entry.shape)}"
+        )
+    return entry
+
+
+def _assemble(format: Format, state: dict[str, Any], parts: Parts) -> QTensor:
+    n, k = state["shape"]
+    packed = parts[""].flatten()
+    nibbles = torch.stack([packed >> 4, packed & 15], -1).reshape(n, k)
+    table, rank = _ascending(parts[".quant_map"])
+    format = named(format.replace(codebook=table.tolist()))
+    codes = canonical(format).pack_codes(rank[nibbles.to(torch.int64)], format)
+    scale = _absmax(state, parts).reshape(n, -1).contiguous().view(torch.uint8)
+    return QTensor.from_storage(format, codes, scale, codebook=table)
+
+
+def _ascending(table: Tensor) -> tuple[Tensor, Tensor]:
+    """The sorted table, -0 before 0, and the new number of each code."""
+    values = table.tolist()
+    order = sorted(range(len(values)), key=lambda code: (values[code], copysign(1, values[code])))
+    rank = torch.empty(len(values), dtype=torch.uint8)
+    rank[torch.tensor(order)] = torch.arange(len(values), dtype=torch.uint8)
+    return table[torch.tensor(order)], rank
+
+
+def _absmax(state: dict[str, Any], parts: Parts) -> Tensor:
+    """float32, one per block. The second quantisation subtracts a mean and scales in blocks."""
+    absmax = parts[".absmax"].flatten()
+    if "nested_offset" not in state:
+        return absmax
+    size = state["nested_blocksize"]
+    outer = parts[".nested_absmax"].repeat_interleave(size)[: absmax.numel()]
+    inner = parts[".nested_quant_map"][absmax.to(torch.int64)]
+    return inner * outer + torch.tensor(state["nested_offset"], dtype=torch.float32)

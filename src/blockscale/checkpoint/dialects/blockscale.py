@@ -1,0 +1,111 @@
+"""Our own dialect: every format and every shape, as the library holds them.
+
+    NAME_codes         U8   canonical codes: low nibble first, four 6-bit codes in three bytes, bit
+                            planes for codebooks
+    NAME_scale         U8   row-major block scales; F32 scales as their bytes
+    NAME_tensor_scale  F32  one per matrix, where the format has one
+    NAME_codebook      F32  [2^bits], where the element is a codebook
+
+NAME is the full name of the tensor it replaces, such as `model.layers.0.mlp.up_proj.weight`, or
+`model.layers.0.mlp.experts.gate_up_proj` for experts [e, n, k]: the names that `blockscale.nn`
+modules have in a state dict. config.json lists each with its format, {"quant_method": "blockscale",
+"version": 1, "tensors": {NAME: "kbit4"}}; a format without a name is written as its spec,
+"codebook4/32:e4m4:pow2".
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from blockscale.checkpoint.dialects.contract import Contents, Description, quant_method
+from blockscale.checkpoint.files import Entry, Files
+from blockscale.checkpoint.stored import Parts, Stored, named
+from blockscale.formats import CATALOGUE, Format
+from blockscale.formats import format as find_format
+from blockscale.layouts import canonical
+from blockscale.tensor import QTensor
+
+NAME = "blockscale"
+SHARES_TENSOR_SCALE = False
+_VERSION = 1
+
+
+def recognises(files: Files) -> bool:
+    return quant_method(files) == NAME
+
+
+def find(files: Files) -> list[Stored]:
+    config = files.config["quantization_config"]
+    if config.get("version") != _VERSION:
+        raise ValueError(
+            f"{files.path}: blockscale layout version {config.get('version')!r} is not read here, "
+            f"only {_VERSION}"
+        )
+    tensors = config.get("tensors")
+    if not isinstance(tensors, dict):
+        raise ValueError(f"{files.path}: quantization_config lists no tensors")
+    return [_find_one(files, name, find_format(format)) for name, format in tensors.items()]
+
+
+def _find_one(files: Files, name: str, format: Format) -> Stored:
+    parts = {}
+    for role in roles(format):
+        entry = files.entries.get(f"{name}_{role}")
+        if entry is None:
+            raise ValueError(f"{files.path}: {name} is listed as {format} but has no {role}")
+        wanted = torch.uint8 if role in ("codes", "scale") else torch.float32
+        if entry.dtype != wanted:
+            raise ValueError(
+                f"{files.path}: {entry.name} must have dtype {wanted}, got {entry.dtype}"
+            )
+        parts[role] = entry
+    return Stored(name, _shape(format, parts["codes"]), parts, partial(assemble, format), format)
+
+
+def roles(format: Format) -> list[str]:
+    optional = {"tensor_scale": format.has_tensor_scale, "codebook": format.is_codebook}
+    return ["codes", "scale", *(role for role, there in optional.items() if there)]
+
+
+def _shape(format: Format, codes: Entry) -> tuple[int, ...]:
+    return (*codes.shape[:-1], codes.shape[-1] * 8 // format.element.bits)
+
+
+def assemble(format: Format, parts: Parts) -> QTensor:
+    """From codes, scale and what else the format has; a codebook of its own renames the format."""
+    if "codebook" in parts:
+        format = named(format.replace(codebook=parts["codebook"].tolist()))
+    return QTensor.from_storage(
+        format,
+        parts["codes"],
+        parts["scale"],
+        tensor_scale=parts.get("tensor_scale"),
+        codebook=parts.get("codebook"),
+    )
+
+
+def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
+    return None
+
+
+def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
+    if isinstance(value, Tensor):
+        return {name: value}
+    value = value.pack(canonical(value.format))
+    return {
+        f"{name}_{role}": part
+        for role, part in zip(roles(value.format), value.tensors, strict=True)
+    }
+
+
+def describe(contents: Contents) -> Description:
+    tensors = {name: _label(format) for name, format in contents.formats.items()}
+    return Description({"quant_method": NAME, "version": _VERSION, "tensors": tensors})
+
+
+def _label(format: Format) -> str:
+    """The name of a catalogued format, else its spec: both are found by `bs.format`."""
+    return format.name if CATALOGUE.get(format.name) == format else format.spec

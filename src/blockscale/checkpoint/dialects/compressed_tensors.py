@@ -1,0 +1,209 @@
+"""compressed-tensors: what vLLM, SGLang and transformers read.
+
+    nvfp4         weight_packed U8, weight_scale F8_E4M3,
+                  weight_global_scale F32 [1], the reciprocal of tensor_scale
+    mxfp4, mxfp6  weight_packed U8, weight_scale U8
+    mxfp8         weight F8_E4M3, weight_scale U8
+
+Static scales of NVFP4 activations are `input_global_scale` F32 [1], reciprocal too; here they are
+`input_scale`, a plain tensor that multiplies. Its schema refuses keys that it does not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockscale.checkpoint.dialects.contract import Contents, Description, quant_method
+from blockscale.checkpoint.dialects.parts import check_blocks, is_scalar, reciprocal, siblings
+from blockscale.checkpoint.files import Files
+from blockscale.checkpoint.stored import Parts, Stored, module_of
+from blockscale.formats import MXFP4, MXFP6_E2M3, MXFP8, NVFP4, Format
+from blockscale.tensor import QTensor
+
+NAME = "compressed-tensors"
+SHARES_TENSOR_SCALE = True
+_MIXED = "mixed-precision"
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    """How one format is stored and described."""
+
+    format: Format
+    label: str
+    codes: str  # the tensor with the codes
+    codes_dtype: torch.dtype
+    scale_dtype: torch.dtype
+
+    @property
+    def roles(self) -> dict[str, torch.dtype]:
+        roles = {self.codes: self.codes_dtype, "weight_scale": self.scale_dtype}
+        return roles | ({"weight_global_scale": torch.float32} if self.has_global_scale else {})
+
+    @property
+    def has_global_scale(self) -> bool:
+        return self.format.has_tensor_scale
+
+    def arguments(self, *, dynamic: bool | str) -> dict[str, Any]:
+        """Its QuantizationArgs: "local" is block scales on the fly under a static tensor scale."""
+        return {
+            "num_bits": self.format.element.bits,
+            "type": "float",
+            "strategy": "tensor_group" if self.has_global_scale else "group",
+            "group_size": self.format.block,
+            "symmetric": True,
+            "dynamic": dynamic,
+            "scale_dtype": str(self.scale_dtype),
+        }
+
+
+_SCHEMES = (
+    _Scheme(NVFP4, "nvfp4-pack-quantized", "weight_packed", torch.uint8, torch.float8_e4m3fn),
+    _Scheme(MXFP4, "mxfp4-pack-quantized", "weight_packed", torch.uint8, torch.uint8),
+    _Scheme(MXFP6_E2M3, "mxfp6-pack-quantized", "weight_packed", torch.uint8, torch.uint8),
+    _Scheme(MXFP8, "mxfp8-quantized", "weight", torch.float8_e4m3fn, torch.uint8),
+)
+_BY_FORMAT = {scheme.format.name: scheme for scheme in _SCHEMES}
+_LABELS = {scheme.label for scheme in _SCHEMES}
+
+
+# --- reading ---
+
+
+def recognises(files: Files) -> bool:
+    return quant_method(files) == NAME
+
+
+def find(files: Files) -> list[Stored]:
+    _check_labels(files)
+    found = []
+    for entry in files.entries.values():
+        module, _, role = entry.name.rpartition(".")
+        if role == "weight_scale":
+            found.append(_find_weight(files, module))
+        if role == "input_global_scale":
+            name = f"{module}.input_scale"
+            found.append(Stored(name, (), {"": entry}, lambda parts: 1 / parts[""].reshape(())))
+    return found
+
+
+def _check_labels(files: Files) -> None:
+    """Integers, per-tensor scales and sparsity share the file format and are not block-scaled."""
+    config = files.config["quantization_config"]
+    groups = config.get("config_groups")
+    if not isinstance(groups, dict) or not all(isinstance(g, dict) for g in groups.values()):
+        raise ValueError(f"{files.path}: quantization_config has no config_groups")
+    labels = {group.get("format") or config.get("format") for group in groups.values()}
+    for label in labels - _LABELS - {_MIXED}:
+        raise ValueError(
+            f"{files.path}: compressed-tensors format {label!r} is not read: only "
+            f"{', '.join(sorted(_LABELS))}"
+        )
+
+
+def _find_weight(files: Files, module: str) -> Stored:
+    scheme = _scheme_of(files, module)
+    parts = siblings(files, module, scheme.roles)
+    codes, scale = parts[scheme.codes], parts["weight_scale"]
+    if len(codes.shape) < 2:
+        raise ValueError(f"{files.path}: {codes.name} must be [n, bytes], got {list(codes.shape)}")
+    shape = (*codes.shape[:-1], codes.shape[-1] * 8 // scheme.format.element.bits)
+    check_blocks(files, codes, scale, shape, scheme.format.block)
+    if scheme.has_global_scale and not is_scalar(parts["weight_global_scale"]):
+        raise ValueError(
+            f"{files.path}: {module}.weight_global_scale must be one number, got shape "
+            f"{list(parts['weight_global_scale'].shape)}"
+        )
+    return Stored(f"{module}.weight", shape, parts, partial(_assemble, scheme), scheme.format)
+
+
+def _scheme_of(files: Files, module: str) -> _Scheme:
+    """By what is stored: four- and six-bit codes differ in their bytes for a scale, 16 and 24."""
+    entries = files.entries
+    if f"{module}.weight_packed" not in entries:
+        return _BY_FORMAT["mxfp8"]
+    if f"{module}.weight_global_scale" in entries:
+        return _BY_FORMAT["nvfp4"]
+    packed, scale = entries[f"{module}.weight_packed"], entries[f"{module}.weight_scale"]
+    six_bits = packed.shape[-1:] == tuple(24 * columns for columns in scale.shape[-1:])
+    return _BY_FORMAT["mxfp6_e2m3" if six_bits else "mxfp4"]
+
+
+def _assemble(scheme: _Scheme, parts: Parts) -> QTensor:
+    return QTensor.from_storage(
+        scheme.format,
+        parts[scheme.codes].view(torch.uint8),
+        parts["weight_scale"].view(torch.uint8),
+        tensor_scale=1 / parts["weight_global_scale"].reshape(())
+        if scheme.has_global_scale
+        else None,
+    )
+
+
+# --- writing ---
+
+
+def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
+    if _BY_FORMAT.get(format.name, _SCHEMES[0]).format != format:
+        return f"compressed-tensors has no {format}: it has {', '.join(_BY_FORMAT)}"
+    if len(shape) != 2:
+        return f"compressed-tensors holds matrices [n, k], not {list(shape)}"
+    if not name.endswith(".weight"):
+        return "compressed-tensors names tensors after modules: expected MODULE.weight"
+    return None
+
+
+def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
+    module, _, role = name.rpartition(".")
+    if isinstance(value, Tensor):
+        if role == "input_scale":
+            return {f"{module}.input_global_scale": reciprocal(value.reshape(1))}
+        return {name: value}
+    scheme = _BY_FORMAT[value.format.name]
+    parts = {
+        scheme.codes: value.codes.view(scheme.codes_dtype),
+        "weight_scale": value.scale.view(scheme.scale_dtype),
+    }
+    if value.tensor_scale is not None:
+        parts["weight_global_scale"] = reciprocal(value.tensor_scale.reshape(1))
+    return {f"{module}.{role}": part for role, part in parts.items()}
+
+
+def describe(contents: Contents) -> Description:
+    """One group for all linear layers but those ignored; several schemes list their layers."""
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for name, format in contents.formats.items():
+        module = module_of(name)
+        groups.setdefault((format.name, module in contents.static_inputs), []).append(module)
+    labels = {_BY_FORMAT[format].label for format, _ in groups}
+    return Description(
+        {
+            "quant_method": NAME,
+            "format": labels.pop() if len(labels) == 1 else _MIXED,
+            "quantization_status": "compressed",
+            "global_compression_ratio": None,
+            "kv_cache_scheme": None,
+            "config_groups": {
+                f"group_{index}": _group(
+                    _BY_FORMAT[format], ["Linear"] if len(groups) == 1 else modules, static
+                )
+                for index, ((format, static), modules) in enumerate(groups.items())
+            },
+            "ignore": contents.kept,
+        }
+    )
+
+
+def _group(scheme: _Scheme, targets: list[str], static_inputs: bool) -> dict[str, Any]:
+    return {
+        "targets": targets,
+        "weights": scheme.arguments(dynamic=False),
+        "input_activations": scheme.arguments(dynamic="local") if static_inputs else None,
+        "output_activations": None,
+        "format": scheme.label,
+    }

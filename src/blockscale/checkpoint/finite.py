@@ -1,0 +1,38 @@
+"""Refusing NaN and Inf: a checkpoint must not carry them into a model unnoticed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from blockscale.layouts import canonical
+from blockscale.tensor import QTensor
+
+
+def check_finite(name: str, value: QTensor | Tensor) -> None:
+    if not (_is_finite(value) if isinstance(value, QTensor) else bool(value.isfinite().all())):
+        raise ValueError(
+            f"{name} holds NaN or Inf: repair the source, or keep this tensor as it is with "
+            f"--layers '{name}=keep'"
+        )
+
+
+def _is_finite(q: QTensor) -> bool:
+    """By the bytes: no scale and no element is one of the format's NaN or Inf codes."""
+    q = q.pack(canonical(q.format))
+    element, scale = q.format.element, q.format.scale
+    if scale.bits == 32:
+        if not bool(q.scale.contiguous().view(torch.float32).isfinite().all()):
+            return False
+    elif bool(torch.isin(q.scale, _special_codes(scale.values)).any()):
+        return False
+    special = _special_codes(element.values)
+    if not special.numel():
+        return True
+    codes = q.layout.unpack_codes(q.codes, q.format, q.shape)
+    return not bool(torch.isin(codes, special).any())
+
+
+def _special_codes(values: tuple[float, ...]) -> Tensor:
+    table = torch.tensor(values, dtype=torch.float64)
+    return (~table.isfinite()).nonzero().flatten().to(torch.uint8)

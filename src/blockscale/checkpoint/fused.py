@@ -1,0 +1,56 @@
+"""Projections that engines fuse into one matrix, and which therefore need one tensor scale.
+
+vLLM loads q, k and v as one weight, and gate and up as another, and takes the largest of their
+tensor scales for all of it: scales that differ would silently change the others' values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from blockscale.formats import Format
+
+# First of each: the one that comes first in a checkpoint's layer, and names the group.
+_FUSED = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("gate_proj", "up_proj"),
+    ("w1", "w3"),
+    ("q_a_proj", "kv_a_proj_with_mqa"),
+)
+_FIRST = {part: parts[0] for parts in _FUSED for part in parts}
+
+
+def group_of(name: str) -> str:
+    """The same string for tensors that are fused: "a.k_proj.weight" -> "a.q_proj.weight"."""
+    module, _, leaf = name.rpartition(".")
+    parent, _, part = module.rpartition(".")
+    return f"{parent}.{_FIRST.get(part, part)}.{leaf}"
+
+
+def fused_groups(
+    formats: Mapping[str, Format], shapes: Mapping[str, tuple[int, ...]]
+) -> list[list[str]]:
+    """The names, grouped where they share a tensor scale; most groups have one member.
+
+    Only formats whose tensor scale follows the amax of the data need it.
+    """
+    groups: dict[tuple[str, Format, int], list[str]] = {}
+    for name, format in formats.items():
+        fuses = format.tensor_scale == "amax" and len(shapes[name]) == 2
+        label = group_of(name) if fuses else name
+        groups.setdefault((label, format, shapes[name][-1]), []).append(name)
+    return list(groups.values())
+
+
+def check_shared(tensor_scales: Iterable[tuple[str, float]]) -> None:
+    """Raise where members of one group have different tensor scales."""
+    first: dict[str, tuple[str, float]] = {}
+    for name, scale in tensor_scales:
+        other, wanted = first.setdefault(group_of(name), (name, scale))
+        if scale != wanted:
+            raise ValueError(
+                f"{name} has tensor_scale {scale:.9g} but {other} has {wanted:.9g}, and engines "
+                "fuse the two: quantise both with one tensor_scale=, or write the blockscale "
+                "dialect, which keeps them apart"
+            )

@@ -1,0 +1,181 @@
+"""What a conversion will do, decided from headers alone: units of work, files, and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from blockscale.checkpoint.checkpoint import Checkpoint
+from blockscale.checkpoint.dialects import (
+    Contents,
+    Description,
+    WritableDialect,
+    default_dialect,
+    writable,
+)
+from blockscale.checkpoint.fused import check_shared, fused_groups
+from blockscale.checkpoint.save import SHARD_SIZE
+from blockscale.checkpoint.select import Choice, Rule, choose
+from blockscale.checkpoint.shards import Outline, Shard, plan_shards
+from blockscale.checkpoint.stored import Stored, module_of, outline
+from blockscale.formats import Format
+from blockscale.formats import format as find_format
+from blockscale.numerics import check_rule
+from blockscale.tensor import QTensor
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for."""
+
+    format: Format
+    rules: tuple[Rule, ...] = ()
+    scale: str = "absmax"
+    dialect: str | None = None
+    shard_size: int = SHARD_SIZE
+
+    @property
+    def formats(self) -> list[Format]:
+        return [self.format, *(rule.format for rule in self.rules if rule.format)]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": self.format.name,
+            "layers": [f"{rule.pattern}={rule.format or 'keep'}" for rule in self.rules],
+            "scale": self.scale,
+            "dialect": self.dialect,
+            "shard_size": self.shard_size,
+        }
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Tensors that are converted together, because they share a tensor scale; mostly one."""
+
+    members: tuple[Stored, ...]
+    format: Format | None
+    outlines: Mapping[str, Outline]  # what is written for them
+
+    @property
+    def nbytes(self) -> int:
+        return sum(stored.nbytes for stored in self.members)
+
+
+@dataclass(frozen=True)
+class Plan:
+    checkpoint: Checkpoint
+    settings: Settings
+    writer: WritableDialect
+    choices: Mapping[str, Choice]
+    units: list[Unit]
+    shards: list[Shard]
+
+    @cached_property
+    def units_of(self) -> dict[str, list[Unit]]:
+        """File -> its units, in order."""
+        file_of = {part: shard.file for shard in self.shards for part in shard.outlines}
+        found: dict[str, list[Unit]] = {shard.file: [] for shard in self.shards}
+        for unit in self.units:
+            found[file_of[next(iter(unit.outlines))]].append(unit)
+        return found
+
+    def describe(self) -> Description:
+        tensors = self.checkpoint.tensors
+        formats = {name: c.format for name, c in self.choices.items() if c.format is not None}
+        plain = [n for n, c in self.choices.items() if c.format is None and not c.dropped]
+        kept = [
+            module_of(name)
+            for name in plain
+            if name.endswith(".weight") and len(tensors[name].shape) == 2
+        ]
+        static = frozenset(module_of(name) for name in plain if name.endswith(".input_scale"))
+        return self.writer.describe(Contents(formats, kept, static))
+
+
+def plan_conversion(source: str | Path, settings: Settings) -> Plan:
+    """Open the source and decide everything. Nothing is written and no weight is read."""
+    for format in settings.formats:
+        check_rule(settings.scale, format)
+    writer = writable(settings.dialect or default_dialect(settings.formats))
+    checkpoint = Checkpoint(source)
+    choices = choose(
+        checkpoint.tensors, settings.format, settings.rules, writer, checkpoint.files.config
+    )
+    if not any(choice.format for choice in choices.values()):
+        raise ValueError(f"{source}: none of its {len(choices)} tensors would be quantised")
+    units = _units(checkpoint, choices, writer)
+    shards = plan_shards([unit.outlines for unit in units], settings.shard_size)
+    return Plan(checkpoint, settings, writer, choices, units, shards)
+
+
+def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
+    """PATTERN=FORMAT, where FORMAT may be "keep"."""
+    rules = []
+    for text in texts:
+        pattern, equals, name = text.rpartition("=")
+        if not equals or not pattern:
+            raise ValueError(
+                f"--layers {text!r}: expected PATTERN=FORMAT, as in '*.down_proj=mxfp8'"
+            )
+        rules.append(Rule(pattern, None if name == "keep" else find_format(name)))
+    return tuple(rules)
+
+
+def _units(
+    checkpoint: Checkpoint, choices: Mapping[str, Choice], writer: WritableDialect
+) -> list[Unit]:
+    """In the order of the source; fused projections move up to their first."""
+    formats = {name: choice.format for name, choice in choices.items() if choice.format}
+    groups = _groups(checkpoint, formats) if writer.SHARES_TENSOR_SCALE else [[n] for n in formats]
+    groups += [[n] for n, c in choices.items() if c.format is None and not c.dropped]
+    position = {name: index for index, name in enumerate(choices)}
+    units, written = [], set[str]()
+    for group in sorted(groups, key=lambda group: position[group[0]]):
+        members = tuple(checkpoint.tensors[name] for name in group)
+        format = choices[group[0]].format
+        unit = Unit(members, format, _outlines(members, format, writer))
+        if written & unit.outlines.keys():
+            raise ValueError(f"two tensors would be written as {written & unit.outlines.keys()}")
+        written |= unit.outlines.keys()
+        units.append(unit)
+    return units
+
+
+def _groups(checkpoint: Checkpoint, formats: Mapping[str, Format]) -> list[list[str]]:
+    """Tensors that must share a scale, together; those that already do, one by one."""
+    done = []
+    tensors = checkpoint.tensors
+    for group in fused_groups(formats, {name: tensors[name].shape for name in formats}):
+        copied = all(tensors[name].format == formats[name] for name in group)
+        if copied and len(group) > 1:
+            check_shared((name, _tensor_scale(checkpoint, name)) for name in group)
+        done += [[name] for name in group] if copied else [group]
+    return done
+
+
+def _tensor_scale(checkpoint: Checkpoint, name: str) -> float:
+    value = checkpoint.read(name)  # mapped from its file: only the scale is really read
+    if not isinstance(value, QTensor) or value.tensor_scale is None:
+        raise TypeError(f"{name} has no tensor scale")
+    return value.tensor_scale.item()
+
+
+def _outlines(
+    members: Sequence[Stored], format: Format | None, writer: WritableDialect
+) -> dict[str, Outline]:
+    """What the writer makes of tensors without bytes."""
+    outlines = {}
+    for stored in members:
+        value = (
+            torch.empty(stored.shape, dtype=stored.dtype, device="meta")
+            if format is None
+            else outline(format, stored.shape)
+        )
+        parts = writer.split(stored.name, value)
+        outlines.update({part: Outline.of(tensor) for part, tensor in parts.items()})
+    return outlines

@@ -1,0 +1,192 @@
+"""`save`: tensors or a module into a checkpoint, in one of the dialects that are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from blockscale.checkpoint.dialects import Contents, WritableDialect, default_dialect, writable
+from blockscale.checkpoint.dialects.blockscale import assemble, roles
+from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX
+from blockscale.checkpoint.finite import check_finite
+from blockscale.checkpoint.fused import check_shared
+from blockscale.checkpoint.shards import (
+    Outline,
+    Shard,
+    index_of,
+    plan_shards,
+    sync_folder,
+    write_json,
+    write_shard,
+)
+from blockscale.checkpoint.stored import module_of
+from blockscale.formats import format as find_format
+from blockscale.layouts import canonical
+from blockscale.tensor import QTensor
+
+SHARD_SIZE = 5 * 10**9
+Tensors = Mapping[str, "QTensor | Tensor"]
+
+
+def save(
+    module_or_tensors: nn.Module | Tensors,
+    path: str | Path,
+    *,
+    dialect: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    shard_size: int = SHARD_SIZE,
+) -> None:
+    """Write a checkpoint, as one file (a path ending in .safetensors) or as a new folder.
+
+    dialect  "compressed-tensors" (the default where it has the formats), "modelopt", "blockscale"
+    config   what config.json says of the model; a module that has a `config` brings its own
+
+    Nothing is written unless everything can be, and it appears by atomic rename.
+    """
+    path = Path(path)
+    if isinstance(module_or_tensors, nn.Module):
+        tensors = module_tensors(module_or_tensors)
+        if config is None:
+            config = _config_of(module_or_tensors)
+    else:
+        tensors = dict(module_or_tensors)
+    formats = [value.format for value in tensors.values() if isinstance(value, QTensor)]
+    writer = writable(dialect or default_dialect(formats))
+    tensors = {name: _canonical(value) for name, value in tensors.items()}
+    _check(tensors, writer)
+    description = writer.describe(contents_of(tensors))
+    if path.suffix == ".safetensors":
+        metadata = {DESCRIPTION: json.dumps(description.config)} if formats else {}
+        (shard,) = plan_shards([_outlines(tensors, writer)], shard_size)
+        _write(path.parent, Shard(path.name, shard.outlines), tensors, writer, metadata)
+        return
+    written = {CONFIG: {**(config or {}), **({DESCRIPTION: description.config} if formats else {})}}
+    _write_folder(path, tensors, writer, {**written, **description.files}, shard_size)
+
+
+def module_tensors(module: nn.Module) -> dict[str, QTensor | Tensor]:
+    """A state dict with the parts of each quantised weight put together.
+
+    The modules of `blockscale.nn` say in the metadata of their state dict what their buffers mean.
+    """
+    state = module.state_dict()
+    tensors: dict[str, QTensor | Tensor] = dict(state)
+    for prefix, about in getattr(state, "_metadata", {}).items():
+        for weight, spec in about.get("formats", {}).items():
+            name = f"{prefix}.{weight}" if prefix else weight
+            format = find_format(spec)
+            parts = {role: tensors.pop(f"{name}_{role}") for role in roles(format)}
+            tensors[name] = assemble(format, {role: _plain(part) for role, part in parts.items()})
+    return tensors
+
+
+def _config_of(module: Any) -> Mapping[str, Any] | None:
+    """A model of transformers has its config."""
+    to_dict = getattr(getattr(module, "config", None), "to_dict", None)
+    return to_dict() if to_dict else None
+
+
+def contents_of(tensors: Tensors) -> Contents:
+    formats = {name: value.format for name, value in tensors.items() if isinstance(value, QTensor)}
+    plain = {name: value for name, value in tensors.items() if not isinstance(value, QTensor)}
+    return Contents(
+        formats,
+        [
+            module_of(name)
+            for name, value in plain.items()
+            if name.endswith(".weight") and value.dim() == 2
+        ],
+        frozenset(module_of(name) for name in plain if name.endswith(".input_scale")),
+    )
+
+
+def _plain(part: QTensor | Tensor) -> Tensor:
+    if isinstance(part, QTensor):
+        raise TypeError(f"expected a plain tensor, got {part}")
+    return part
+
+
+def _canonical(value: QTensor | Tensor) -> QTensor | Tensor:
+    return value.pack(canonical(value.format)) if isinstance(value, QTensor) else value
+
+
+def _check(tensors: Tensors, writer: WritableDialect) -> None:
+    """Everything that could go wrong, before anything is written."""
+    scales = []
+    for name, value in tensors.items():
+        if not isinstance(value, (QTensor, Tensor)):
+            raise TypeError(
+                f"save: {name} must be a Tensor or a QTensor, got {type(value).__name__}"
+            )
+        if not isinstance(value, QTensor):
+            continue
+        refusal = writer.refuses(name, value.format, value.shape)
+        if refusal is not None:
+            raise ValueError(f"save: {name}: {refusal}; dialect='blockscale' holds every format")
+        if value.tensor_scale is not None and value.tensor_scale.shape != value.shape[:-2]:
+            raise ValueError(f"save: {name} has one tensor scale per row; weights have one")
+        check_finite(name, value)
+        if writer.SHARES_TENSOR_SCALE and value.tensor_scale is not None:
+            scales.append((name, value.tensor_scale.item()))
+    check_shared(scales)
+
+
+def _outlines(tensors: Tensors, writer: WritableDialect) -> dict[str, Outline]:
+    return {
+        part: Outline.of(tensor)
+        for name, value in tensors.items()
+        for part, tensor in writer.split(name, value).items()
+    }
+
+
+def _write(
+    folder: Path,
+    shard: Shard,
+    tensors: Tensors,
+    writer: WritableDialect,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    parts = (
+        (part, tensor)
+        for name, value in tensors.items()
+        for part, tensor in writer.split(name, value).items()
+        if part in shard.outlines
+    )
+    write_shard(folder, shard, parts, metadata)
+
+
+def _write_folder(
+    path: Path,
+    tensors: Tensors,
+    writer: WritableDialect,
+    descriptions: Mapping[str, Mapping[str, Any]],
+    shard_size: int,
+) -> None:
+    check_absent(path)
+    units = [_outlines({name: value}, writer) for name, value in tensors.items()]
+    shards = plan_shards(units, shard_size)
+    work = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    work.mkdir(parents=True)
+    try:
+        for shard in shards:
+            _write(work, shard, tensors, writer)
+        if len(shards) > 1:
+            write_json(work / INDEX, index_of(shards))
+        for name, content in descriptions.items():
+            write_json(work / name, content)
+        work.replace(path)
+    except BaseException:
+        shutil.rmtree(work)
+        raise
+    sync_folder(path.parent)
+
+
+def check_absent(path: Path) -> None:
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise FileExistsError(f"{path} exists already: choose another name, or remove it first")
