@@ -24,6 +24,7 @@ from blockscale.formats import (
     Format,
     format,
 )
+from blockscale.nn import quantize_
 from blockscale.numerics import swiglu_oai
 from blockscale.runtime import deterministic
 from blockscale.tensor import (
@@ -68,5 +69,6 @@ __all__ = [
     "matmul",
     "nn",
     "quantize",
+    "quantize_",
     "swiglu_oai",
 ]

@@ -132,12 +132,14 @@ class Experts(PackedModule):
     def forward(
         self,
         hidden_states: Tensor,  # [..., hidden]
-        top_k_index: Tensor,  # [..., top], integers; num_experts and above are nobody
+        top_k_index: Tensor,  # [..., top]; numbers that no expert has stand for nobody
         top_k_weights: Tensor,  # [..., top]
     ) -> Tensor:
         gate, up, down = self._prepared(*_WEIGHTS)
         top = top_k_index.shape[-1]
-        expert, order = top_k_index.flatten().sort(stable=True)
+        # Rows of nobody come last, where the grouped products leave zeros.
+        index = top_k_index.masked_fill(top_k_index < 0, self.num_experts)
+        expert, order = index.flatten().sort()
         every = torch.arange(self.num_experts, dtype=expert.dtype, device=expert.device)
         ends = torch.searchsorted(expert, every, right=True)
         sizes = ends.diff(prepend=ends.new_zeros(1))
@@ -157,7 +159,8 @@ class Experts(PackedModule):
             x, down, sizes, self.down_bias, x_format=self.x_format, out_dtype=torch.float32
         )
         y = y[order.argsort()].reshape(*top_k_index.shape, self.hidden)
-        return (y * top_k_weights[..., None]).sum(-2).to(hidden_states.dtype)
+        y = (y * top_k_weights[..., None]).sum(-2)
+        return y.to(hidden_states.dtype).reshape(hidden_states.shape)
 
     def extra_repr(self) -> str:
         gate, down = self.gate.format, self.down.format

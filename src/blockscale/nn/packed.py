@@ -24,6 +24,7 @@ from blockscale import ops
 from blockscale.formats import Format
 from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
+from blockscale.runtime import target_of
 from blockscale.tensor import QTensor
 
 FIELDS = ("codes", "scale", "tensor_scale", "codebook")
@@ -54,6 +55,10 @@ class PackedModule(nn.Module):
         # Last, for threads in `_prepared`; a new dict, since replicas of a module share the old.
         self._meanings = {**self._meanings, name: _Meaning(q.format, q.shape, q.layout)}
 
+    def qtensors(self) -> dict[str, QTensor]:
+        """The weights by name, as they are held."""
+        return {name: self._held(name) for name in self._meanings}
+
     def _held(self, name: str) -> QTensor:
         format, shape, layout = self._meanings[name]
         codes, scale, tensor_scale, codebook = (getattr(self, f"{name}_{f}") for f in FIELDS)
@@ -61,14 +66,15 @@ class PackedModule(nn.Module):
 
     def _prepared(self, *names: str) -> list[QTensor]:
         """The weights in the layout of their device's kernels; the first time, they are packed."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not self._is_prepared():
             self.prepare()
-            return [self._held(name) for name in names]
-        weights = [self._held(name) for name in names]
-        if all(weight.prepare() is weight for weight in weights):
-            return weights
-        self.prepare()
         return [self._held(name) for name in names]
+
+    def _is_prepared(self) -> bool:
+        return all(
+            layout == ops.prepared_layout(format, target_of(getattr(self, f"{name}_codes").device))
+            for name, (format, _, layout) in self._meanings.items()
+        )
 
     # A compiler runs this while it traces, on the module itself, and traces what comes of it.
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -76,8 +82,9 @@ class PackedModule(nn.Module):
         """Pack the weights for the device they are on. The first forward does this by itself."""
         # Under inference_mode the new buffers could never take part in training.
         with _preparing, torch.inference_mode(mode=False), torch.no_grad():
-            for name in self._meanings:
-                self._hold(name, self._held(name).prepare())
+            for name, q in self.qtensors().items():
+                if (ready := q.prepare()) is not q:
+                    self._hold(name, ready)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         buffers = (self._buffers[f"{name}_{field}"] for name in self._meanings for field in FIELDS)

@@ -1,0 +1,187 @@
+"""`quantize_`: the linear layers and experts of a model, quantised in place, one after the other.
+
+All decisions are made first, so that a mistake in the arguments leaves the model as it was. Then
+each layer is quantised, measured and put in its place before the next one is touched: beside the
+model there is never more than one layer in two forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod, sqrt
+
+import torch
+from torch import Tensor, nn
+
+from blockscale.formats import Format
+from blockscale.nn.experts import Experts
+from blockscale.nn.fused import read_fused
+from blockscale.nn.linear import Linear
+from blockscale.nn.packed import PackedModule, known_x_format
+from blockscale.nn.plan import Weight, make_plan, weights_of
+from blockscale.nn.progress import track
+from blockscale.nn.report import LayerReport, Report
+from blockscale.nn.selection import Formats, Where, selector
+from blockscale.numerics import check_rule
+from blockscale.tensor import QTensor, fit_codebook, quantize
+
+_PANEL = 1 << 22  # values whose error is measured together
+_SAMPLES = 1 << 22  # values that a codebook is fitted to
+
+
+def quantize_(
+    model: nn.Module,
+    format: Format | str | Mapping[str, Format | str | None],
+    where: Where = None,
+    scale: str = "mse",
+    x_format: Format | str | None = None,
+    *,
+    codebook: str | None = None,
+    progress: bool | None = None,
+) -> Report:
+    """Swap every `nn.Linear` and all fused experts of a model for quantised ones, in place.
+
+    format    one for all; or by pattern, as in {"*.down_proj": MXFP8, "*": KBIT4}: the first that
+              fits a weight's name counts, None keeps it. The weights of experts are called
+              "....experts.gate_up_proj" and "....experts.down_proj"
+    where     which layers: a pattern, several, or a function of a layer's name and module. By
+              default all but output heads and routers
+    scale     how block scales are chosen, as in `quantize`
+    x_format  what activations are quantised to on the fly, as in `matmul`
+    codebook  "fit": each weight in a codebook format gets a table fitted to it
+    progress  a bar on stderr; None: where that is a terminal
+
+    A layer whose k is not a multiple of the block is kept, as is one that shares its weight with
+    another module; the report, which prints as a table, gives the reasons.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"quantize_: model must be an nn.Module, got {type(model).__name__}")
+    formats, x_format = Formats(format), known_x_format(x_format)
+    for each in formats:
+        check_rule(scale, each)
+    _check_codebook(codebook, formats)
+    plan = make_plan(model, formats, selector(where), x_format)
+    layers: list[LayerReport] = []
+    with torch.inference_mode(mode=False):  # what that makes could never take part in training
+        for step in track(plan, lambda step: step.names[0], progress):
+            if isinstance(step.decision, str):
+                layers += _kept(step.names[0], model.get_submodule(step.names[0]), step.decision)
+            else:
+                fit = codebook is not None
+                layers += _swap(model, step.names, step.decision, scale, x_format, fit)
+    return Report(tuple(layers), formats.unused)
+
+
+def _kept(name: str, module: nn.Module, reason: str) -> list[LayerReport]:
+    if isinstance(module, PackedModule):
+        held = module.qtensors()
+        return [
+            LayerReport(
+                f"{name}.{key}" if len(held) > 1 else name,
+                q.shape,
+                q.nbytes,
+                q.nbytes,
+                reason=reason,
+            )
+            for key, q in held.items()
+        ]
+    return [
+        LayerReport(weight.name, weight.shape, weight.nbytes, weight.nbytes, reason=reason)
+        for weight in weights_of(name, module)
+    ]
+
+
+def _swap(
+    model: nn.Module,
+    names: tuple[str, ...],
+    formats: tuple[Format, ...],
+    scale: str,
+    x_format: Format | str | None,
+    fit: bool,
+) -> list[LayerReport]:
+    """Quantise one layer, and let go of its numbers."""
+    module = model.get_submodule(names[0])
+    layers, parts = [], []
+    for weight, format in zip(weights_of(names[0], module), formats, strict=True):
+        fitted = _fit(weight, format) if fit else format
+        made = [quantize(part.contiguous(), fitted, scale=scale) for part in weight.parts]
+        after = sum(q.nbytes for q in made)
+        error = _relative_error(weight.parts, made)
+        layers.append(LayerReport(weight.name, weight.shape, weight.nbytes, after, fitted, error))
+        parts += made
+    twin = _assemble(module, parts, x_format).train(module.training)
+    for name in names:
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, twin)
+    return layers
+
+
+def _assemble(
+    module: nn.Module, parts: list[QTensor], x_format: Format | str | None
+) -> Linear | Experts:
+    """The quantised twin of a layer."""
+    if isinstance(module, nn.Linear):
+        return Linear.from_qtensor(parts[0], module.bias, x_format)
+    fused = read_fused(module)
+    if isinstance(fused, str):
+        raise TypeError(fused)
+    gate, up, down = parts
+    return Experts.from_qtensors(
+        gate,
+        up,
+        down,
+        activation=fused.activation,
+        gate_bias=fused.gate_bias,
+        up_bias=fused.up_bias,
+        down_bias=fused.down_bias,
+        x_format=x_format,
+    )
+
+
+def _check_codebook(codebook: str | None, formats: Formats) -> None:
+    if codebook not in (None, "fit"):
+        raise ValueError(f"quantize_: codebook must be None or 'fit', got {codebook!r}")
+    if codebook and not any(_is_fittable(format) for format in formats):
+        raise ValueError(
+            "quantize_: codebook='fit' needs a format with a codebook of 2 to 5 bits, such as "
+            f"KBIT4; got {', '.join(map(str, formats))}"
+        )
+
+
+def _is_fittable(format: Format) -> bool:
+    return format.is_codebook and format.element.bits <= 5
+
+
+def _fit(weight: Weight, format: Format) -> Format:
+    """With a table fitted to the weight: one for gate and up, which are decoded together."""
+    if not _is_fittable(format):
+        return format
+    step = -(-prod(weight.shape) // _SAMPLES)
+    rows = [part.detach()[..., ::step, :].flatten(0, -2) for part in weight.parts]
+    samples = torch.cat(rows)
+    if not samples.any():
+        return format
+    fitted = fit_codebook(samples, format.element.bits, block=format.block)
+    return format.replace(name=f"{format}-fitted", element=fitted.element)
+
+
+def _relative_error(weights: Sequence[Tensor], made: Sequence[QTensor]) -> float:
+    """|w - dequantised| / |w| over all parts, summed in float64."""
+    noise = signal = 0.0
+    for weight, q in zip(weights, made, strict=True):
+        for values, codes in _panels(weight.detach(), q):
+            exact = values.double()
+            noise += (exact - codes.dequantize()).square().sum().item()
+            signal += exact.square().sum().item()
+    return sqrt(noise / signal) if signal else sqrt(noise)
+
+
+def _panels(weight: Tensor, q: QTensor) -> Iterator[tuple[Tensor, QTensor]]:
+    """Some rows of a matrix at a time."""
+    if weight.dim() == 3:
+        for matrix, codes in zip(weight, q, strict=True):
+            yield from _panels(matrix, codes)
+        return
+    step = max(1, _PANEL // weight.shape[-1])
+    for start in range(0, len(weight), step):
+        yield weight[start : start + step], q[start : start + step]
