@@ -65,10 +65,12 @@ class Quantizer {
     for (int b = 0; b < blocks_; ++b) {
       const float* x = x_ + b * call_.format.block;
       float* to = quotient_ + b * call_.format.block;
-      float divisor = scale[b].value * tensor_scale_;
-      // Such a block decodes to zeros whatever its codes: they encode zero.
-      if (divisor == 0) divisor = bits_to_float(INFINITE_BITS);
-      for (int i = 0; i < call_.format.block; ++i) to[i] = x[i] / divisor;
+      const float divisor = scale[b].value * tensor_scale_;
+      if (divisor > 0 && divisor < bits_to_float(INFINITE_BITS))
+        for (int i = 0; i < call_.format.block; ++i) to[i] = x[i] / divisor;
+      else  // zeros whatever the number, but infinity saturates
+        for (int i = 0; i < call_.format.block; ++i)
+          to[i] = magnitude_bits(x[i]) == INFINITE_BITS ? x[i] : 0.0f * x[i];
     }
   }
 

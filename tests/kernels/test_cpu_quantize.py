@@ -188,6 +188,16 @@ def test_both_packings_are_written(format, codes):
     check_quantize(x, format, "absmax", row_scales(format, x)[0], layout=Layout(codes, "rows"))
 
 
+def test_infinity_saturates_under_every_divisor():
+    """Where scale * tensor_scale is infinite too, and where it is zero."""
+    x = torch.randn(1, 4, 64)
+    x[0, :2, 5], x[0, :2, 9] = math.inf, -math.inf
+    tensor_scale = torch.tensor([[2.0**127, 2.0**-149, 2.0**127, 2.0**-149]])
+    for format in (CATALOGUE["kbit4"], CUSTOM[3]):
+        for rule in rules_of(format):
+            check_quantize(x, format, rule, tensor_scale)
+
+
 def test_flushed_subnormals_change_nothing(flush_denormal):
     for format in (NVFP4, CATALOGUE["kbit4"], CATALOGUE["bnb_nf4"]):
         torch.set_flush_denormal(False)  # for as long as the input is made

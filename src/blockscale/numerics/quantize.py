@@ -109,6 +109,7 @@ class _Block(NamedTuple):
         divisor = round_to(scale * self.tensor_scale)[..., None]
         # A block whose divisor is zero decodes to zeros whatever its codes: they encode zero.
         quotient = torch.where(divisor == 0, 0.0 * self.values, round_to(self.values / divisor))
+        quotient = torch.where(self.values.isinf(), self.values, quotient)  # whatever the divisor
         return encode(quotient, self.format.element, self.codebook)
 
     def squared_error(self, chosen: Tensor) -> Tensor:
