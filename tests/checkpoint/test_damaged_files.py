@@ -1,0 +1,270 @@
+"""Damaged and hostile files: one clear error that names the file, before a tensor is read."""
+
+import json
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import blockscale as bs
+from blockscale.checkpoint import load, save
+
+INDEX = "model.safetensors.index.json"
+
+
+def rewrite_json(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def rewrite_tensors(path, change):
+    tensors = load_file(path)
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def hand_made(path, header, data=b""):
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    tensors = {f"l{i}.weight": bs.quantize(torch.randn(4, 64), bs.MXFP4) for i in range(3)}
+    save(tensors, tmp_path / "x", shard_size=200)
+    return tmp_path / "x"
+
+
+def first_shard(folder):
+    return sorted(folder.glob("*.safetensors"))[0]
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40, -1])
+def test_truncated_shard(sharded, keep):
+    shard = first_shard(sharded)
+    shard.write_bytes(shard.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=f"{shard.name} is truncated or not a safetensors file"):
+        load(sharded)
+
+
+def test_not_safetensors_at_all(sharded):
+    first_shard(sharded).write_bytes(b"\xff" * 1000)
+    with pytest.raises(ValueError, match="header too large"):
+        load(sharded)
+
+
+@pytest.mark.parametrize(
+    "file", ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "..", "", 7, "x.bin"]
+)
+def test_the_index_cannot_leave_its_folder(sharded, file):
+    rewrite_json(sharded / INDEX, lambda index: index["weight_map"].update({"evil": file}))
+    with pytest.raises(ValueError, match="places 'evil' in"):
+        load(sharded)
+
+
+def test_missing_shard(sharded):
+    first_shard(sharded).unlink()
+    with pytest.raises(FileNotFoundError, match="which is missing"):
+        load(sharded)
+
+
+def test_the_index_lists_what_is_not_there(sharded):
+    name = first_shard(sharded).name
+    rewrite_json(sharded / INDEX, lambda index: index["weight_map"].update({"ghost": name}))
+    with pytest.raises(ValueError, match=r"places 'ghost' in .* which does not hold it"):
+        load(sharded)
+
+
+def test_the_index_misses_what_is_there(sharded):
+    rewrite_json(sharded / INDEX, lambda index: index["weight_map"].pop("l1.weight_scale"))
+    with pytest.raises(ValueError, match=r"holds 'l1.weight_scale', which .* does not list"):
+        load(sharded)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}", '{"weight_map": []}', "\xff"])
+def test_bad_index(sharded, text):
+    (sharded / INDEX).write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"index.json (is not JSON|must be a JSON|has no weight)"):
+        load(sharded)
+
+
+def test_missing_or_bad_config(sharded):
+    (sharded / "config.json").write_text("{nonsense")
+    with pytest.raises(ValueError, match=r"config.json is not JSON"):
+        load(sharded)
+    (sharded / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"has no config.json"):
+        load(sharded)
+
+
+def test_absurd_config(sharded):
+    with (sharded / "config.json").open("r+b") as file:
+        file.truncate(2**29)
+    with pytest.raises(ValueError, match="536,870,912 bytes, more than a description can need"):
+        load(sharded)
+
+
+@pytest.mark.parametrize("config", [7, [], "x"])
+def test_quantization_config_of_another_type(sharded, config):
+    rewrite_json(sharded / "config.json", lambda c: c.update(quantization_config=config))
+    with pytest.raises(ValueError, match="quantization_config must be an object"):
+        load(sharded)
+
+
+@pytest.mark.parametrize("method", ["gptq", "", None])
+def test_unknown_method(sharded, method):
+    change = {"quant_method": method}
+    rewrite_json(sharded / "config.json", lambda c: c.update(quantization_config=change))
+    with pytest.raises(ValueError, match="is not read here, only compressed-tensors, modelopt"):
+        load(sharded)
+
+
+def test_unknown_dtype(tmp_path):
+    path = tmp_path / "x.safetensors"
+    entry = {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}
+    hand_made(path, {"a": entry}, b"ab")
+    with pytest.raises(ValueError, match="'a' has dtype F4, which is not read"):
+        load(path)
+    hand_made(path, {"a": {**entry, "dtype": "F99"}}, b"ab")
+    with pytest.raises(ValueError, match="unknown variant `F99`"):
+        load(path)
+
+
+def test_absurd_sizes(tmp_path):
+    path = tmp_path / "x.safetensors"
+    hand_made(
+        path, {"a": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}}, b"1234"
+    )
+    with pytest.raises(ValueError, match="overflow"):
+        load(path)
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such file or folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"0 .safetensors files"):
+        load(tmp_path)
+    for name in "ab":
+        save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"2 .safetensors files and no"):
+        load(tmp_path)
+
+
+# --- each dialect's own parts ---
+
+
+def one(tmp_path, fmt, dialect):
+    save({"a.weight": bs.quantize(torch.randn(4, 64), fmt)}, tmp_path / "x", dialect=dialect)
+    return tmp_path / "x"
+
+
+def drop(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name, change):
+    return lambda tensors: tensors.update({name: change(tensors[name]).contiguous()})
+
+
+CT = "compressed-tensors"
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "change", "message"),
+    [
+        ("nvfp4", CT, drop("a.weight_packed"), "a has quantised weights but no weight"),
+        ("nvfp4", CT, drop("a.weight_global_scale"), "weight_scale must be torch.uint8"),
+        ("nvfp4", CT, put("a.weight_global_scale", lambda t: t.repeat(2)), "must be one number"),
+        ("nvfp4", CT, put("a.weight_global_scale", lambda t: 0 * t), "a.weight: .*positive"),
+        (
+            "mxfp4",
+            CT,
+            put("a.weight_scale", lambda t: t[:, :1]),
+            r"a.weight_packed holds \[4, 64\], so a.weight_scale must be \[4, 2\], got \[4, 1\]",
+        ),
+        ("mxfp8", CT, put("a.weight", torch.Tensor.float), "must be torch.float8_e4m3fn, got"),
+        ("nvfp4", "modelopt", drop("a.weight"), "a has quantised weights but no weight"),
+        ("nvfp4", "modelopt", put("a.weight_scale", torch.Tensor.float), "float8_e4m3fn, got"),
+        ("nvfp4", "modelopt", put("a.weight_scale_2", lambda t: t.repeat(3)), "one number"),
+        ("mxfp8", "modelopt", put("a.weight", lambda t: t[:, :32]), r"must be \[4, 1\]"),
+        ("kbit4", "blockscale", drop("a.weight_codebook"), "as kbit4 but has no codebook"),
+        ("kbit4", "blockscale", put("a.weight_codebook", lambda t: -t), "a.weight: .*must ascend"),
+        ("kbit4", "blockscale", put("a.weight_scale", torch.Tensor.int), "must have dtype"),
+        ("kbit4", "blockscale", put("a.weight_scale", lambda t: t[:3]), "a.weight: .*scale must"),
+        ("kbit4", "blockscale", put("a.weight_tensor_scale", lambda t: t / 0), "positive"),
+    ],
+)
+def test_parts_that_do_not_fit(name, dialect, change, message, tmp_path):
+    folder = one(tmp_path, name, dialect)
+    rewrite_tensors(folder / "model.safetensors", change)
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+
+
+def test_blockscale_versions_and_names(tmp_path):
+    folder = one(tmp_path, "kbit4", "blockscale")
+    config = folder / "config.json"
+    before = config.read_text()
+    for change, message in [
+        ({"version": 2}, "layout version 2 is not read"),
+        ({"tensors": None}, "lists no tensors"),
+        ({"tensors": {"a.weight": "kbit9"}}, "unknown format 'kbit9'"),
+        ({"tensors": {"b.weight": "kbit4"}}, "b.weight is listed as kbit4 but has no codes"),
+    ]:
+        config.write_text(before)
+        rewrite_json(config, lambda c, change=change: c["quantization_config"].update(change))
+        with pytest.raises(ValueError, match=message):
+            load(folder)
+
+
+def test_modelopt_algorithms_that_are_not_ours(tmp_path):
+    folder = one(tmp_path, "nvfp4", "modelopt")
+    rewrite_json(
+        folder / "config.json", lambda c: c["quantization_config"].update(quant_algo="FP8")
+    )
+    with pytest.raises(ValueError, match="ModelOpt quant_algo 'FP8' is not read"):
+        load(folder)
+
+
+def bnb(tmp_path, state, **parts):
+    text = json.dumps(state).encode() if isinstance(state, dict) else state
+    tensors = {
+        "a.weight": torch.zeros(64, 1, dtype=torch.uint8),
+        "a.weight.absmax": torch.ones(2),
+        "a.weight.quant_map": torch.linspace(-1, 1, 16),
+        "a.weight.quant_state.bitsandbytes__nf4": torch.tensor(list(text), dtype=torch.uint8),
+    }
+    tensors |= {f"a.weight.{name}": part for name, part in parts.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = {"quantization_config": {"quant_method": "bitsandbytes"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return load(tmp_path)
+
+
+GOOD = {"blocksize": 64, "shape": [2, 64]}
+
+
+@pytest.mark.parametrize(
+    ("state", "parts", "message"),
+    [
+        (b"{", {}, "is no state of a matrix"),
+        (b"[1]", {}, "is no state of a matrix"),
+        ({"blocksize": 64}, {}, "is no state of a matrix"),
+        ({"blocksize": 64, "shape": [2]}, {}, "is no state of a matrix"),
+        ({"blocksize": 0, "shape": [2, 64]}, {}, "sizes must be positive"),
+        ({"blocksize": 64, "shape": [4, 32]}, {}, "blocks of 64 that cross its rows of 32"),
+        ({"blocksize": 64, "shape": [2**40, 64]}, {}, "a.weight must have .* values"),
+        ({**GOOD, "nested_offset": 1.0}, {}, "is no state of a matrix"),
+        ({**GOOD, "nested_offset": 1.0, "nested_blocksize": 256}, {}, "nested_absmax is missing"),
+        (GOOD, {"absmax": torch.ones(3)}, "a.weight.absmax must have 2 values"),
+        (GOOD, {"absmax": torch.ones(2).double()}, "has dtype torch.float64"),
+        (b"{}" + b" " * 2**17, {}, "must be a few bytes"),
+    ],
+)
+def test_bitsandbytes_states_that_do_not_fit(state, parts, message, tmp_path):
+    assert bnb(tmp_path, GOOD)["a.weight"].shape == (2, 64)
+    with pytest.raises(ValueError, match=message):
+        bnb(tmp_path, state, **parts)
