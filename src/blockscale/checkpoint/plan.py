@@ -101,7 +101,10 @@ def plan_conversion(source: str | Path, settings: Settings) -> Plan:
     """Open the source and decide everything. Nothing is written and no weight is read."""
     for format in settings.formats:
         check_rule(settings.scale, format)
-    writer = writable(settings.dialect or default_dialect(settings.formats))
+    writer = writable(
+        settings.dialect
+        or default_dialect(("any.weight", each, (1, each.block)) for each in settings.formats)
+    )
     checkpoint = Checkpoint(source)
     choices = choose(
         checkpoint.tensors, settings.format, settings.rules, writer, checkpoint.files.config

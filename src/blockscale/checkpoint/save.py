@@ -44,7 +44,7 @@ def save(
 ) -> None:
     """Write a checkpoint, as one file (a path ending in .safetensors) or as a new folder.
 
-    dialect  "compressed-tensors" (the default where it has the formats), "modelopt", "blockscale"
+    dialect  "compressed-tensors" (the default where it holds the tensors), "modelopt", "blockscale"
     config   what config.json says of the model; a module that has a `config` brings its own
 
     Nothing is written unless everything can be, and it appears by atomic rename.
@@ -56,17 +56,20 @@ def save(
             config = _config_of(module_or_tensors)
     else:
         tensors = dict(module_or_tensors)
-    formats = [value.format for value in tensors.values() if isinstance(value, QTensor)]
-    writer = writable(dialect or default_dialect(formats))
+    quantized = {name: q for name, q in tensors.items() if isinstance(q, QTensor)}
+    kinds = ((name, q.format, q.shape) for name, q in quantized.items())
+    writer = writable(dialect or default_dialect(kinds))
     tensors = {name: _canonical(value) for name, value in tensors.items()}
     _check(tensors, writer)
     description = writer.describe(contents_of(tensors))
     if path.suffix == ".safetensors":
-        metadata = {DESCRIPTION: json.dumps(description.config)} if formats else {}
+        metadata = {DESCRIPTION: json.dumps(description.config)} if quantized else {}
         (shard,) = plan_shards([_outlines(tensors, writer)], shard_size)
         _write(path.parent, Shard(path.name, shard.outlines), tensors, writer, metadata)
         return
-    written = {CONFIG: {**(config or {}), **({DESCRIPTION: description.config} if formats else {})}}
+    written = {
+        CONFIG: {**(config or {}), **({DESCRIPTION: description.config} if quantized else {})}
+    }
     _write_folder(path, tensors, writer, {**written, **description.files}, shard_size)
 
 

@@ -6,6 +6,7 @@ nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 from blockscale.checkpoint.dialects import (
@@ -53,9 +54,9 @@ def writable(name: str) -> WritableDialect:
     return WRITABLE[name]
 
 
-def default_dialect(formats: list[Format]) -> str:
-    """compressed-tensors where it has all of the formats: most engines read it."""
-    if all(compressed_tensors.refuses("any.weight", format, (1, 1)) is None for format in formats):
+def default_dialect(tensors: Iterable[tuple[str, Format, tuple[int, ...]]]) -> str:
+    """compressed-tensors where it holds all of (name, format, shape): most engines read it."""
+    if all(compressed_tensors.refuses(*tensor) is None for tensor in tensors):
         return compressed_tensors.NAME
     return blockscale.NAME
 

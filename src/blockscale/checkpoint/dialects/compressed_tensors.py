@@ -19,7 +19,13 @@ import torch
 from torch import Tensor
 
 from blockscale.checkpoint.dialects.contract import Contents, Description, quant_method
-from blockscale.checkpoint.dialects.parts import check_blocks, is_scalar, reciprocal, siblings
+from blockscale.checkpoint.dialects.parts import (
+    check_blocks,
+    inverse,
+    is_scalar,
+    reciprocal,
+    siblings,
+)
 from blockscale.checkpoint.files import Files
 from blockscale.checkpoint.stored import Parts, Stored, module_of
 from blockscale.formats import MXFP4, MXFP6_E2M3, MXFP8, NVFP4, Format
@@ -88,7 +94,9 @@ def find(files: Files) -> list[Stored]:
             found.append(_find_weight(files, module))
         if role == "input_global_scale":
             name = f"{module}.input_scale"
-            found.append(Stored(name, (), {"": entry}, lambda parts: 1 / parts[""].reshape(())))
+            found.append(
+                Stored(name, (), {"": entry}, lambda parts: inverse(parts[""].reshape(())))
+            )
     return found
 
 
@@ -139,7 +147,7 @@ def _assemble(scheme: _Scheme, parts: Parts) -> QTensor:
         scheme.format,
         parts[scheme.codes].view(torch.uint8),
         parts["weight_scale"].view(torch.uint8),
-        tensor_scale=1 / parts["weight_global_scale"].reshape(())
+        tensor_scale=inverse(parts["weight_global_scale"].reshape(()))
         if scheme.has_global_scale
         else None,
     )

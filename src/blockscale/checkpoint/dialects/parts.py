@@ -39,18 +39,21 @@ def is_scalar(entry: Entry) -> bool:
     return entry.shape in ((), (1,))
 
 
+def inverse(x: Tensor) -> Tensor:
+    """1 / x as IEEE divides; a scalar divided by a tensor may be an approximation."""
+    return torch.ones_like(x) / x
+
+
 def reciprocal(scale: Tensor) -> Tensor:
     """float32 r with float32(1 / r) == scale where there is one, else the r that comes nearest.
 
     There is one for every scale that was itself rounded from a reciprocal, as all of `quantize` and
-    all read from a reciprocal are. Other scales move by at most one part in 2^24.
+    all read from a reciprocal are. Other scales move by at most one part in 2^23.
     """
-    guess = 1 / scale
-    best = guess
-    for candidate in (
-        guess.nextafter(torch.full_like(guess, torch.inf)),
-        guess.nextafter(0 * guess),
-    ):
-        exact = (1 / candidate == scale) & (1 / best != scale)
-        best = torch.where(exact, candidate, best)
+    nearest = inverse(scale)
+    best = nearest
+    for bound in (torch.inf, 0.0):
+        neighbour = nearest.nextafter(torch.full_like(nearest, bound))
+        exact = (inverse(neighbour) == scale) & (inverse(best) != scale)
+        best = torch.where(exact, neighbour, best)
     return best
