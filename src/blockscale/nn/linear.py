@@ -13,8 +13,8 @@ from blockscale.tensor import QTensor, linear, quantize
 class Linear(PackedModule):
     """x @ weight.T + bias, with a weight [out_features, in_features] in any format.
 
-    Made from an `nn.Linear` by `from_linear`, from a QTensor by `from_qtensor`, or blank (zeros),
-    for a state dict to be loaded into:
+    Made from an `nn.Linear` by `from_linear`, from a QTensor by `from_qtensor`, or blank (every
+    byte zero), for a state dict to be loaded into:
 
         weight_codes, weight_scale             uint8, canonical
         weight_tensor_scale, weight_codebook   float32, where the format has them

@@ -141,7 +141,7 @@ class PackedModule(nn.Module):
 def blank(
     format: Format | str, shape: tuple[int, ...], device: torch.device | str | None
 ) -> QTensor:
-    """All zeros, to be loaded into."""
+    """Every byte zero, to be loaded into."""
     format = find_format(format)
     layout = canonical(format)
     layout.check(format, shape)

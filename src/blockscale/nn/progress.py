@@ -31,7 +31,7 @@ def _drawn(items: Sequence[T], label: Callable[[T], str]) -> Iterator[T]:
         TimeRemainingColumn(),
         TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=len(items))
         for item in items:
             bar.update(task, description=label(item))
