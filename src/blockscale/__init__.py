@@ -8,6 +8,7 @@ print(bs.explain(x, q))          # which kernel ran, and why
 """
 
 from blockscale import formats, layouts, nn
+from blockscale.checkpoint import load, save
 from blockscale.formats import (
     BNB_FP4,
     BNB_NF4,
@@ -66,9 +67,11 @@ __all__ = [
     "grouped_matmul",
     "layouts",
     "linear",
+    "load",
     "matmul",
     "nn",
     "quantize",
     "quantize_",
+    "save",
     "swiglu_oai",
 ]
