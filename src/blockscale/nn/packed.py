@@ -65,8 +65,13 @@ class PackedModule(nn.Module):
         return QTensor(format, shape, codes, scale, tensor_scale, codebook, layout)
 
     def _prepared(self, *names: str) -> list[QTensor]:
-        """The weights in the layout of their device's kernels; the first time, they are packed."""
-        if torch.compiler.is_compiling() or not self._is_prepared():
+        """The weights in the layout of their device's kernels; the first time, they are packed.
+
+        An exported program may run elsewhere: it gets what is held, and every kernel reads that.
+        """
+        if not torch.compiler.is_exporting() and (
+            torch.compiler.is_compiling() or not self._is_prepared()
+        ):
             self.prepare()
         return [self._held(name) for name in names]
 
