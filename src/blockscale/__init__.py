@@ -8,7 +8,7 @@ print(bs.explain(x, q))          # which kernel ran, and why
 """
 
 from blockscale import formats, layouts, nn
-from blockscale.checkpoint import load, save
+from blockscale.checkpoint import load, load_into, save
 from blockscale.formats import (
     BNB_FP4,
     BNB_NF4,
@@ -68,6 +68,7 @@ __all__ = [
     "layouts",
     "linear",
     "load",
+    "load_into",
     "matmul",
     "nn",
     "quantize",

@@ -13,6 +13,7 @@ import blockscale
 from blockscale.cli.doctor import doctor
 from blockscale.cli.explain import explain
 from blockscale.cli.formats import formats
+from blockscale.cli.inspect import inspect
 from blockscale.cli.layout import layout
 from blockscale.cli.quantize import quantize
 
@@ -22,7 +23,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help texts have shapes in square brackets
 )
-for command in (formats, layout, explain, doctor, quantize):
+for command in (formats, layout, explain, doctor, quantize, inspect):
     commands.command()(command)
 
 

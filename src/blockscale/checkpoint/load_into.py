@@ -1,0 +1,218 @@
+"""`load_into`: the weights of a checkpoint into a model, quantised ones as they are.
+
+Linear layers become `bs.nn.Linear`, fused experts become `bs.nn.Experts`. Checkpoints name experts
+in three ways, and all are read: fused (`experts.gate_up_proj`, `experts.down_proj`), one by one
+(`experts.7.up_proj.weight`), and as `bs.nn.Experts` saves itself (`experts.gate`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from blockscale.checkpoint.load import load
+from blockscale.nn import Experts, Linear
+from blockscale.nn.fused import is_fused, read_fused
+from blockscale.numerics import Activation
+from blockscale.tensor import QTensor
+
+_ONE_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
+_ROLES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"} | {
+    "w1": "gate",
+    "w3": "up",
+    "w2": "down",
+}
+_MOST_NAMES = 4
+
+
+def load_into(model: nn.Module, path: str | Path) -> None:
+    """Load a checkpoint; its quantised layers take the place of the model's.
+
+    The names in the checkpoint must be those of the model. Layers on the meta device are filled
+    too, so a large model can be built there first. The model is changed only if everything fits.
+    """
+    tensors = load(path)
+    plain = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
+    quantized = {name: value for name, value in tensors.items() if isinstance(value, QTensor)}
+    swaps: dict[str, nn.Module] = {}
+    for module, parts in _experts(quantized, plain).items():
+        swaps[module] = _make_experts(model, module, parts, plain)
+    for name, q in quantized.items():
+        swaps[name.removesuffix(".weight")] = _make_linear(model, name, q, plain)
+    state = _plain_state(model, plain, swaps)
+    for name, twin in swaps.items():
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, twin)
+    on_meta = any(value.is_meta for value in model.state_dict().values())
+    model.load_state_dict(state, strict=False, assign=on_meta)
+
+
+# --- linear layers ---
+
+
+def _make_linear(model: nn.Module, name: str, q: QTensor, plain: dict[str, Tensor]) -> Linear:
+    module = name.removesuffix(".weight")
+    there = _submodule(model, module)
+    if not name.endswith(".weight") or not isinstance(there, (nn.Linear, Linear)):
+        kind = type(there).__name__ if there is not None else "nothing"
+        raise ValueError(f"load_into: {name} is quantised, but the model has {kind} of this name")
+    if q.shape != (there.out_features, there.in_features):
+        raise ValueError(
+            f"load_into: {name} is {list(q.shape)}, the model's layer is "
+            f"{[there.out_features, there.in_features]}"
+        )
+    bias = plain.pop(f"{module}.bias", None)
+    if (bias is None) != (there.bias is None):
+        raise ValueError(f"load_into: {module} has a bias only in one of model and checkpoint")
+    plain.pop(f"{module}.input_scale", None)  # activations are scaled row by row here
+    if bias is not None and there.bias is not None:
+        bias = _like(bias, there.bias)
+    return Linear.from_qtensor(q.to(_device(there)), bias).train(there.training)
+
+
+# --- experts ---
+
+
+def _experts(
+    quantized: dict[str, QTensor], plain: dict[str, Tensor]
+) -> dict[str, dict[str, QTensor]]:
+    """Module -> its gate, up and down, which are taken out of `quantized`."""
+    single: dict[tuple[str, str], dict[int, QTensor]] = {}
+    found: dict[str, dict[str, QTensor]] = {}
+    for name in list(quantized):
+        module, _, leaf = name.rpartition(".")
+        if match := _ONE_EXPERT.fullmatch(name):
+            module, number, projection = match.groups()
+            role = _ROLES.get(projection, projection)
+            single.setdefault((module, role), {})[int(number)] = quantized.pop(name)
+            plain.pop(f"{module}.{number}.{projection}.input_scale", None)
+        elif len(quantized[name].shape) == 3:
+            parts = found.setdefault(module, {})
+            if leaf == "gate_up_proj":
+                gate_up = quantized.pop(name)
+                half = gate_up.shape[-2] // 2
+                parts |= {"gate": gate_up[:, :half], "up": gate_up[:, half:]}
+            else:
+                parts[_ROLES.get(leaf, leaf)] = quantized.pop(name)
+    for (module, role), experts in single.items():
+        found.setdefault(module, {})[role] = _stack(f"{module}.*.{role}", experts)
+    return found
+
+
+def _stack(name: str, experts: Mapping[int, QTensor]) -> QTensor:
+    """Matrices [n, k] -> [e, n, k], each with its own tensor scale."""
+    ordered = [experts[number] for number in sorted(experts)]
+    first = ordered[0]
+    if sorted(experts) != list(range(len(experts))):
+        raise ValueError(f"load_into: {name}: some of the experts are missing")
+    if any(q.format != first.format or q.shape != first.shape for q in ordered):
+        raise ValueError(f"load_into: {name}: the experts differ in format or shape")
+    scales = [q.tensor_scale for q in ordered if q.tensor_scale is not None]
+    return QTensor.from_storage(
+        first.format,
+        torch.stack([q.codes for q in ordered]),
+        torch.stack([q.scale for q in ordered]),
+        tensor_scale=torch.stack(scales) if scales else None,
+        codebook=first.codebook,
+    )
+
+
+def _make_experts(
+    model: nn.Module, name: str, parts: Mapping[str, QTensor], plain: dict[str, Tensor]
+) -> Experts:
+    there = _submodule(model, name)
+    if there is None or not (isinstance(there, Experts) or is_fused(there)):
+        raise ValueError(f"load_into: {name} are quantised experts, and the model has none there")
+    if parts.keys() != {"gate", "up", "down"}:
+        raise ValueError(f"load_into: {name} needs gate, up and down, got {', '.join(parts)}")
+    device = _device(there)
+    gate_bias, up_bias, down_bias = _biases(name, plain, device)
+    return Experts.from_qtensors(
+        parts["gate"].to(device),
+        parts["up"].to(device),
+        parts["down"].to(device),
+        activation=_activation(name, there),
+        gate_bias=gate_bias,
+        up_bias=up_bias,
+        down_bias=down_bias,
+    ).train(there.training)
+
+
+def _activation(name: str, there: nn.Module) -> str | Activation:
+    if isinstance(there, Experts):
+        return there.activation
+    fused = read_fused(there)
+    if isinstance(fused, str):
+        raise TypeError(f"load_into: {name}: {fused}")
+    return fused.activation
+
+
+def _biases(name: str, plain: dict[str, Tensor], device: torch.device) -> list[Tensor | None]:
+    """Of gate, up and down; a fused one has all gates before all ups."""
+    fused = plain.pop(f"{name}.gate_up_proj_bias", None)
+    gate, up = (None, None) if fused is None else fused.chunk(2, -1)
+    found = (
+        plain.pop(f"{name}.gate_bias", gate),
+        plain.pop(f"{name}.up_bias", up),
+        plain.pop(f"{name}.down_bias", plain.pop(f"{name}.down_proj_bias", None)),
+    )
+    return [None if bias is None else bias.to(device) for bias in found]
+
+
+# --- everything else ---
+
+
+def _plain_state(
+    model: nn.Module, plain: Mapping[str, Tensor], swaps: Mapping[str, nn.Module]
+) -> dict[str, Tensor]:
+    """The plain tensors in the dtypes of the model; what is missing or left over is an error."""
+    inside = tuple(f"{name}." for name in swaps)
+    wanted = {
+        name: value
+        for name, value in model.state_dict(keep_vars=True).items()
+        if not name.startswith(inside)
+    }
+    left_over = [name for name in plain if name not in wanted]
+    if left_over:
+        raise ValueError(f"load_into: the model has no {_some(left_over)}")
+    stored = {id(wanted[name]): name for name in plain}  # a tied weight is stored once
+    missing = [name for name, value in wanted.items() if id(value) not in stored]
+    if missing:
+        raise ValueError(f"load_into: the checkpoint has no {_some(missing)}")
+    for name, value in plain.items():
+        if value.shape != wanted[name].shape:
+            raise ValueError(
+                f"load_into: {name} is {list(value.shape)}, the model's is "
+                f"{list(wanted[name].shape)}"
+            )
+    loaded = {name: _like(value, wanted[name]) for name, value in plain.items()}
+    return {name: loaded[stored[id(value)]] for name, value in wanted.items()}
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _like(value: Tensor, wanted: Tensor) -> Tensor:
+    """In the dtype and on the device of the model, and a parameter where that is one."""
+    moved = value.to(wanted.dtype).to(_real(wanted.device))
+    return nn.Parameter(moved, wanted.requires_grad) if isinstance(wanted, nn.Parameter) else moved
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    return dict(model.named_modules()).get(name)
+
+
+def _device(module: nn.Module) -> torch.device:
+    first = next(iter(module.state_dict().values()), torch.empty(0))
+    return _real(first.device)
+
+
+def _real(device: torch.device) -> torch.device:
+    """Weights of a model on the meta device are loaded on the CPU."""
+    return torch.device("cpu") if device.type == "meta" else device

@@ -1,0 +1,187 @@
+"""Loading into models: quantised layers take their places, everything else fits or is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import blockscale as bs
+
+
+class Toy(nn.Module):
+    def __init__(self, k=64, bias=True):
+        super().__init__()
+        self.embed = nn.Embedding(8, k)
+        self.up = nn.Linear(k, 96, bias=bias)
+        self.down = nn.Linear(96, k, bias=False)
+        self.norm = nn.LayerNorm(k)
+        self.head = nn.Linear(k, 8, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, index):
+        return self.head(self.norm(self.down(self.up(self.embed(index)).relu())))
+
+
+def checkpoint(model, path, fmt="mxfp8", **extra):
+    state = {name: value for name, value in model.state_dict().items() if name != "head.weight"}
+    for name in ("up.weight", "down.weight"):
+        state[name] = bs.quantize(state[name], fmt)
+    bs.save({**state, **extra}, path)
+    return bs.load(path)
+
+
+@pytest.mark.parametrize("fmt_name", ["nvfp4", "mxfp8", "kbit4"])
+def test_a_model_computes_with_the_loaded_weights(tmp_path, fmt_name):
+    saved, model = Toy(), Toy()
+    found = checkpoint(saved, tmp_path / "x", fmt_name)
+    bs.load_into(model, tmp_path / "x")
+    assert isinstance(model.up, bs.nn.Linear)
+    assert model.up.weight == found["up.weight"]
+    assert model.head.weight is model.embed.weight
+    saved.up.weight.data = found["up.weight"].dequantize()
+    saved.down.weight.data = found["down.weight"].dequantize()
+    index = torch.arange(8)
+    torch.testing.assert_close(model(index), saved(index), rtol=1e-4, atol=1e-4)
+
+
+def test_loaded_twice_and_saved_again(tmp_path):
+    found = checkpoint(Toy(), tmp_path / "x")
+    model = Toy()
+    bs.load_into(model, tmp_path / "x")
+    bs.load_into(model, tmp_path / "x")
+    bs.save(model, tmp_path / "y")
+    again = bs.load(tmp_path / "y")
+    assert again.keys() - {"head.weight"} == found.keys()
+    assert again["down.weight"] == found["down.weight"]
+
+
+def test_a_model_on_the_meta_device_is_filled(tmp_path):
+    saved = Toy()
+    checkpoint(saved, tmp_path / "x")
+    with torch.device("meta"):
+        model = Toy()
+    bs.load_into(model, tmp_path / "x")
+    assert torch.equal(model.norm.weight, saved.norm.weight)
+    assert not model.up.weight.codes.is_meta
+    assert model.head.weight is model.embed.weight
+    assert torch.equal(model.head.weight, saved.embed.weight)
+
+
+def test_plain_tensors_take_the_dtype_of_the_model(tmp_path):
+    checkpoint(Toy(), tmp_path / "x")
+    model = Toy().bfloat16()
+    bs.load_into(model, tmp_path / "x")
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("model", "extra", "message"),
+    [
+        (Toy(k=32), {}, r"up.weight is \[96, 64\], the model's layer is \[96, 32\]"),
+        (Toy(bias=False), {}, "up has a bias only in one of model and checkpoint"),
+        (Toy(), {"ghost": torch.zeros(1)}, "the model has no ghost"),
+        (Toy(), {"norm.bias": torch.zeros(3)}, r"norm.bias is \[3\], the model's is \[64\]"),
+        (Toy(), {"other.weight": bs.quantize(torch.randn(4, 64), "mxfp8")}, "model has nothing"),
+        (Toy(), {"norm.weight": bs.quantize(torch.randn(4, 64), "mxfp8")}, "model has LayerNorm"),
+        (nn.Sequential(Toy()), {}, "model has nothing of this name"),
+    ],
+)
+def test_what_does_not_fit_leaves_the_model_alone(tmp_path, model, extra, message):
+    checkpoint(Toy(), tmp_path / "x", **extra)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        bs.load_into(model, tmp_path / "x")
+    after = model.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_a_missing_tensor_is_named(tmp_path):
+    bs.save({"up.weight": bs.quantize(torch.randn(96, 64), "mxfp8"), "up.bias": torch.zeros(96)},
+            tmp_path / "x")  # fmt: skip
+    with pytest.raises(ValueError, match=r"the checkpoint has no embed.weight, down.weight"):
+        bs.load_into(Toy(), tmp_path / "x")
+
+
+# --- experts ---
+
+
+def mixture(bias=False):
+    """A layer of fused experts, as transformers writes them."""
+    transformers = pytest.importorskip("transformers")
+    if bias:
+        config = transformers.GptOssConfig(
+            hidden_size=64, intermediate_size=32, num_local_experts=4, num_hidden_layers=1
+        )
+        module = transformers.models.gpt_oss.modeling_gpt_oss.GptOssExperts(config)
+    else:
+        config = transformers.Qwen3MoeConfig(
+            hidden_size=64, moe_intermediate_size=32, num_experts=4, num_hidden_layers=1
+        )
+        module = transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeExperts(config)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return nn.ModuleDict({"experts": module})
+
+
+def names_of(way, gate, up, down):
+    """The same experts under each of the names they have in checkpoints."""
+    if way == "fused":
+        gate_up = bs.QTensor.from_storage(
+            gate.format,
+            torch.cat([gate.codes, up.codes], 1),
+            torch.cat([gate.scale, up.scale], 1),
+        )
+        return {"experts.gate_up_proj": gate_up, "experts.down_proj": down}
+    if way == "own":
+        return {"experts.gate": gate, "experts.up": up, "experts.down": down}
+    projections = {"gate_proj": gate, "up_proj": up, "down_proj": down}
+    return {
+        f"m.experts.{i}.{name}.weight": q[i] for i in range(4) for name, q in projections.items()
+    }
+
+
+@pytest.mark.parametrize("way", ["fused", "own", "one by one"])
+def test_experts_are_loaded_under_all_their_names(tmp_path, way):
+    gate, up = (bs.quantize(torch.randn(4, 32, 64), "mxfp8") for _ in range(2))
+    down = bs.quantize(torch.randn(4, 64, 32), "mxfp8")
+    bs.save(names_of(way, gate, up, down), tmp_path / "x")
+    model = mixture()
+    if way == "one by one":
+        model = nn.ModuleDict({"m": model})
+    bs.load_into(model, tmp_path / "x")
+    experts = model["m"]["experts"] if way == "one by one" else model["experts"]
+    assert isinstance(experts, bs.nn.Experts)
+    assert (experts.gate, experts.up, experts.down) == (gate, up, down)
+
+
+def test_tensor_scales_of_single_experts_are_kept(tmp_path):
+    gate, up = (bs.quantize(torch.randn(4, 32, 64), "nvfp4", tensor_scale=0.01) for _ in range(2))
+    down = bs.quantize(torch.randn(4, 64, 32) * torch.arange(1, 5)[:, None, None], "nvfp4")
+    bs.save(names_of("one by one", gate, up, down), tmp_path / "x", dialect="modelopt")
+    model = nn.ModuleDict({"m": mixture()})
+    bs.load_into(model, tmp_path / "x")
+    assert model["m"]["experts"].down == down
+
+
+def test_experts_with_biases_come_back_from_a_saved_model(tmp_path):
+    model = mixture(bias=True)
+    bs.quantize_(model, "mxfp8")
+    bs.save(model, tmp_path / "x")
+    fresh = mixture(bias=True)
+    bs.load_into(fresh, tmp_path / "x")
+    x, index = torch.randn(5, 64), torch.randint(0, 4, (5, 2))
+    weights = torch.rand(5, 2)
+    ours, theirs = (m["experts"](x, index, weights) for m in (fresh, model))
+    assert torch.equal(ours, theirs)
+
+
+def test_missing_experts_are_named(tmp_path):
+    q = bs.quantize(torch.randn(4, 64), "mxfp8")
+    bs.save({"m.experts.1.up_proj.weight": q}, tmp_path / "x")
+    with pytest.raises(ValueError, match="some of the experts are missing"):
+        bs.load_into(nn.ModuleDict({"m": mixture()}), tmp_path / "x")
+    bs.save({"experts.down_proj": bs.quantize(torch.randn(4, 64, 32), "mxfp8")}, tmp_path / "y")
+    with pytest.raises(ValueError, match="needs gate, up and down, got down"):
+        bs.load_into(mixture(), tmp_path / "y")
+    with pytest.raises(ValueError, match="the model has none there"):
+        bs.load_into(Toy(), tmp_path / "y")
