@@ -1,6 +1,8 @@
 """What is written is read back bit for bit, in every dialect that holds the format."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -107,7 +109,7 @@ def test_any_tensor_scale_survives_its_reciprocal_to_a_rounding(tmp_path):
     from blockscale.checkpoint.dialects.parts import reciprocal
 
     amax = torch.rand(20000) * 100
-    ours = bs.quantize(amax[:, None, None].expand(-1, 1, 16), bs.NVFP4).tensor_scale
+    ours = bs.quantize(amax[:, None].expand(-1, 16), bs.NVFP4, tensor_scale="row").tensor_scale
     assert torch.equal(1 / reciprocal(ours), ours)
     theirs = amax / 2688
     back = 1 / reciprocal(theirs)
@@ -133,6 +135,13 @@ def test_a_save_replaces_a_file_and_leaves_nothing_beside_it(tmp_path):
         save(tensors, path)
         assert_same(load(path), tensors)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    exec(compile(example, str(page), "exec"), {})
 
 
 def q(shape=(4, 64), fmt=bs.NVFP4, **kwargs):

@@ -23,7 +23,7 @@ from torch import Tensor
 from blockscale.checkpoint.checkpoint import Checkpoint
 from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX
 from blockscale.checkpoint.finite import check_finite
-from blockscale.checkpoint.journal import Journal, under_construction
+from blockscale.checkpoint.journal import under_construction
 from blockscale.checkpoint.plan import Plan, Unit
 from blockscale.checkpoint.shards import Shard, index_of, replacing, write_json, write_shard
 from blockscale.formats import Format
@@ -43,7 +43,7 @@ _MOST_WORKERS = 4
 def run_plan(plan: Plan, target: str | Path, progress: Progress = lambda size, count: None) -> None:
     """Write the checkpoint; what an earlier, killed run of the same plan finished is kept."""
     target = Path(target).resolve()
-    with under_construction(target, _task(plan)) as journal:
+    with under_construction(target, _task(plan)) as journal, _workers() as pool:
         waiting = []
         for shard in plan.shards:
             if journal.is_finished(shard.file):
@@ -54,7 +54,8 @@ def run_plan(plan: Plan, target: str | Path, progress: Progress = lambda size, c
         _check_space(journal.folder, sum(shard.nbytes for shard in waiting))
         try:
             for shard in waiting:
-                _write_shard(plan, shard, journal, progress)
+                digest = write_shard(journal.folder, shard, _parts(plan, shard, pool, progress))
+                journal.finish(shard.file, digest)
             _write_rest(plan, journal.folder)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -87,35 +88,33 @@ def _check_space(folder: Path, needed: int) -> None:
         )
 
 
-def _write_shard(plan: Plan, shard: Shard, journal: Journal, progress: Progress) -> None:
-    units = plan.units_of[shard.file]
-
-    def parts() -> Iterator[tuple[str, Tensor]]:
-        for unit, values in _converted(plan, units):
-            for stored, value in zip(unit.members, values, strict=True):
-                yield from plan.writer.split(stored.name, value).items()
-            progress(unit.nbytes, len(unit.members))
-
-    journal.finish(shard.file, write_shard(journal.folder, shard, parts()))
+def _parts(
+    plan: Plan, shard: Shard, pool: ThreadPoolExecutor, progress: Progress
+) -> Iterator[tuple[str, Tensor]]:
+    """What goes into a file, in its order."""
+    for unit, values in _converted(plan, plan.units_of[shard.file], pool):
+        for stored, value in zip(unit.members, values, strict=True):
+            yield from plan.writer.split(stored.name, value).items()
+        progress(unit.nbytes, len(unit.members))
 
 
-def _converted(plan: Plan, units: Sequence[Unit]) -> Iterator[tuple[Unit, list[Value]]]:
+def _converted(
+    plan: Plan, units: Sequence[Unit], pool: ThreadPoolExecutor
+) -> Iterator[tuple[Unit, list[Value]]]:
     """Units in order, computed ahead by workers while twice the largest fits in flight."""
     budget = 2 * max(unit.nbytes for unit in plan.units)
     waiting: deque[tuple[Unit, Future[list[Value]]]] = deque()
     in_flight = 0
-    with _workers() as pool:
-        for unit in units:
-            while waiting and in_flight + unit.nbytes > budget:
-                done, future = waiting.popleft()
-                yield done, future.result()
-                in_flight -= done.nbytes
-            work = pool.submit(convert, plan.checkpoint, unit, plan.settings.scale)
-            waiting.append((unit, work))
-            in_flight += unit.nbytes
-        while waiting:
+    for unit in units:
+        while waiting and in_flight + unit.nbytes > budget:
             done, future = waiting.popleft()
             yield done, future.result()
+            in_flight -= done.nbytes
+        waiting.append((unit, pool.submit(convert, plan.checkpoint, unit, plan.settings.scale)))
+        in_flight += unit.nbytes
+    while waiting:
+        done, future = waiting.popleft()
+        yield done, future.result()
 
 
 @contextmanager

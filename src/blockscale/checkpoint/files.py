@@ -126,6 +126,8 @@ def _locate(path: Path) -> tuple[Path, list[str], Mapping[str, str] | None]:
     if (path / INDEX).exists():
         index = _weight_map(path / INDEX)
         return path, sorted(set(index.values())), index
+    if (path / SINGLE).exists():
+        return path, [SINGLE], None
     found = sorted(file.name for file in path.glob("*.safetensors"))
     if len(found) != 1:
         raise FileNotFoundError(

@@ -114,7 +114,7 @@ def _assemble(format: Format, state: dict[str, Any], parts: Parts) -> QTensor:
     nibbles = torch.stack([packed >> 4, packed & 15], -1).reshape(n, k)
     table, rank = _ascending(parts[".quant_map"])
     format = named(format.replace(codebook=table.tolist()))
-    codes = canonical(format).pack_codes(rank[nibbles.to(torch.int64)], format)
+    codes = canonical(format).pack_codes(rank[nibbles.to(torch.int32)], format)
     scale = _absmax(state, parts).reshape(n, -1).contiguous().view(torch.uint8)
     return QTensor.from_storage(format, codes, scale, codebook=table)
 
