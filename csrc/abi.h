@@ -8,7 +8,7 @@
 
 namespace blockscale {
 
-constexpr int ABI_VERSION = 2;
+constexpr int ABI_VERSION = 3;
 
 // Instruction sets, each including the ones before it on x86.
 enum Isa : int32_t { SCALAR = 0, AVX2 = 1, AVX512 = 2, AMX = 3 };
@@ -30,6 +30,9 @@ struct Format {
   int32_t scale_bytes;       // 1: a code into scale_table; 4: a float32
   const float* table;        // [2^bits]
   const float* scale_table;  // [256], where scale_bytes is 1
+  // A scale's code from scale_low on, scale_plain of them, is (code << scale_shift) + scale_add as a
+  // float32; the others need the table.
+  uint32_t scale_low, scale_plain, scale_shift, scale_add;
 };
 
 // A batch of weights [groups, n, k] in the lanes layout (lanes.h).
@@ -53,7 +56,8 @@ struct Matmul {
   int32_t x_dtype;
   const float* x_scale;      // [rows]: tensor scales of x, or null
   const float* x_block_scale;  // [rows, k / INT8_BLOCK] where x_dtype is INT8: x holds its codes
-  void* out;                 // [rows, n] in out_dtype, contiguous
+  void* out;                 // [rows, n] in out_dtype, row-major with stride out_stride
+  int64_t out_stride;
   int32_t out_dtype;
   int32_t activation;
   float alpha, limit;        // of SWIGLU_OAI
@@ -124,6 +128,18 @@ struct Dequantize {
   int32_t threads;
 };
 
+// Codes and scales in rows -> tiles of the lanes layout.
+struct Repack {
+  int32_t bits, block, scale_bytes;
+  int32_t code_layout;     // of codes: BIT_STREAM or BIT_PLANES
+  int64_t groups, n, k;
+  Matrices codes, scales;  // bytes
+  uint8_t* codes_out;
+  uint8_t* scales_out;
+  int32_t isa;
+  int32_t threads;
+};
+
 // Bits of the largest finite magnitude of each row.
 struct Amax {
   int64_t rows, k;
@@ -131,18 +147,6 @@ struct Amax {
   int64_t row_stride, column_stride;
   int32_t dtype;
   int32_t* out;  // [rows]
-  int32_t isa;
-  int32_t threads;
-};
-
-// Columns of tiles of the lanes layout, decoded to float32 with their scales.
-struct Panel {
-  Format format;
-  const uint8_t* codes;   // of the first tile
-  const uint8_t* scales;
-  int64_t tiles, k;
-  float* out;             // [k][stride]: sixteen columns for each tile
-  int64_t stride;
   int32_t isa;
   int32_t threads;
 };

@@ -2,87 +2,188 @@
 // in float32. A tile of the lanes layout, decoded pair after pair, is just what AMX wants as its
 // second operand: sixteen columns to a row, two k to a lane.
 //
-// Work goes by panels of 32 columns and slabs of k: a slab of a panel is decoded once, stays in the
-// second-level cache, and meets every row of x before the next.
+// Work goes by panels of 32 columns and slabs of k. Where x has at most 32 rows, their sums stay in
+// tile registers and a slab is a few chunks, in the first-level cache; for more rows a slab is larger,
+// stays in the second-level cache, and meets every row of x before the next.
 #pragma once
 #include <immintrin.h>
 
 #include "kernels.h"
-#include "panel.h"
+#include "slab.h"
 
 namespace blockscale::ISA_NAMESPACE {
 
-constexpr int TILE_BYTES = 1024;    // 16 rows of 64 bytes
-constexpr int PANEL_TILES = 2;      // 32 columns
-constexpr int BLOCK_ROWS = 32;      // of x
+constexpr int TILE_BYTES = 1024;  // 16 rows of 64 bytes
+constexpr int PANEL_TILES = 2;    // 32 columns
+constexpr int PANEL_COLUMNS = PANEL_TILES * lanes::ROWS;
+constexpr int BLOCK_ROWS = 32;    // of x
+constexpr int FEW_CHUNKS = 4, MANY_CHUNKS = 64;
 
+// Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+
+  // Products take as long as there are rows of x.
+  explicit TileConfig(int64_t x_rows) {
+    const uint8_t upper = uint8_t(x_rows < 16 ? x_rows : 16);
+    rows[0] = rows[1] = rows[4] = upper;
+  }
 };
 
-// Nearest bfloat16 of two columns, paired in each lane.
-inline u32x16 to_bfloat16_pair(f32x16 even, f32x16 odd) {
-  return ((as_bits(even) + 0x8000u) >> 16u) | ((as_bits(odd) + 0x8000u) & 0xffff0000u);
+// Adds to the exponents of a pair of bfloat16 numbers; zero stays zero.
+inline u32x16 raise_pair(u32x16 pair, __m512i by) {
+  const __m512i bits = (__m512i)pair;
+  const __mmask32 nonzero = _mm512_test_epi16_mask(bits, _mm512_set1_epi16(0x7fff));
+  return (u32x16)_mm512_mask_add_epi16(bits, nonzero, bits, by);
 }
 
-// Chunks of k that are decoded together: whole blocks, and no more than fits beside x in a cache.
-int64_t slab_chunks(const Format& format) {
-  const int64_t block = format.block / lanes::CHUNK;
-  return block > 64 ? block : 64;
+// Two columns paired in each lane: exact where their numbers fit, to the nearest otherwise.
+template <bool EXACT>
+inline u32x16 to_bfloat16_pair(f32x16 even, f32x16 odd) {
+  const uint32_t half = EXACT ? 0u : 0x8000u;
+  return ((as_bits(even) + half) >> 16u) | ((as_bits(odd) + half) & 0xffff0000u);
+}
+
+// AMX takes subnormal numbers for zero: a scale outside 2^-100 to 2^100 could make some.
+inline bool unsafe(f32x16 scale) {
+  const u32x16 size = as_bits(scale) & 0x7fffffffu;
+  const uint32_t low = 27u << 23, high = 227u << 23;
+  return any((i32x16)((size != 0u) & ((size < low) | (size > high))));
+}
+
+// Where a slab puts a pair of columns of one of its tiles.
+struct SlabTile {
+  uint8_t* tile;
+  void put(int64_t chunk, int pair, u32x16 columns) const {
+    store(tile + chunk * PANEL_TILES * TILE_BYTES + pair * 64, columns);
+  }
+};
+
+// Any scales: products in float32, then to bfloat16. False where a scale was unsafe.
+template <bool EXACT, class Decoder>
+bool decode_tile(const Decoder decode, const TileOf& at, int which, int64_t first, int64_t chunks,
+                 bool check, const SlabTile& to) {
+  bool safe = true;
+  for_each_pair(
+      decode, at, which, first, chunks,
+      [&](int64_t chunk, int pair, f32x16 even, f32x16 odd) {
+        to.put(chunk, pair, to_bfloat16_pair<EXACT>(even, odd));
+      },
+      [&](f32x16 scale) { safe = safe && !(check && unsafe(scale)); });
+  return safe;
+}
+
+// Two codes of each lane to two bfloat16 numbers, where plain.
+template <class Decoder>
+struct PairDecoder;
+
+template <int BITS>
+struct PairDecoder<TableDecoder<BITS>> {
+  __m512i low, high;  // 64 entries; a shorter table repeats
+
+  explicit PairDecoder(const Format& format) {
+    alignas(64) uint16_t entries[64];
+    for (int i = 0; i < 64; ++i) entries[i] = to_bfloat16(format.table[i & ((1 << BITS) - 1)]);
+    low = _mm512_load_si512(entries);
+    high = _mm512_load_si512(entries + 32);
+  }
+  u32x16 operator()(u32x16 word, uint32_t shift) const {
+    const __m512i at = (__m512i)(word >> shift);
+    if constexpr (BITS <= 5) return (u32x16)_mm512_permutexvar_epi16(at, low);
+    return (u32x16)_mm512_permutex2var_epi16(low, at, high);
+  }
+};
+
+template <int E, bool INFINITE>
+struct PairDecoder<FloatDecoder<E, INFINITE>> {
+  explicit PairDecoder(const Format&) {}
+  u32x16 operator()(u32x16 word, uint32_t shift) const {
+    const __m512i top = _mm512_slli_epi16((__m512i)word, 8u - shift);  // the code in the upper byte
+    const __m512i moved = _mm512_and_si512(_mm512_srai_epi16(top, 8 - E),
+                                           _mm512_set1_epi16(short(0x8000u | 0x7fu << E)));
+    const int bias = 127 - FloatDecoder<E, INFINITE>::BIAS;
+    return (u32x16)_mm512_add_epi16(moved, _mm512_set1_epi16(short(bias << 7)));
+  }
+};
+
+// Scales that are powers of two: an addition to the exponents, both columns of a pair at once.
+template <class Decoder>
+bool decode_tile_by_exponents(const Decoder decode, const TileOf& at, int which, int64_t first,
+                              int64_t chunks, const SlabTile& to) {
+  constexpr int BITS = Decoder::BITS;
+  const Format& format = at.call.format;
+  const PairDecoder<Decoder> pairs(format);
+  const int64_t start = first * lanes::CHUNK;
+  const uint8_t* codes = at.codes(which) + first * BITS * 64;
+  ChunkScales scales(format, at.scales(which) + start / format.block * lanes::ROWS, at.call.k - start);
+  bool safe = true;
+  for (int64_t c = 0; c < chunks; ++c, codes += 64 * BITS) {
+    const Chunk<BITS> chunk(codes);
+    for (int w = 0; w < BITS; ++w) __builtin_prefetch(codes + 64 * (w + 8 * BITS));
+    scales.advance();
+    safe = safe && !unsafe(scales.first);
+    const u32x16 exponent = ((as_bits(scales.first) >> 23u) - 127u) << 7u & 0xffffu;
+    const __m512i raise = (__m512i)(exponent | exponent << 16u);
+    for (int w = 0; w < BITS; ++w) {
+      const u32x16 word = chunk.words[w];
+      const bool plain = decode.plain(word);
+      for (int i = 0; i < Chunk<BITS>::IN_WORD; ++i) {
+        const uint32_t shift = uint32_t(BITS * i);
+        to.put(c, w * Chunk<BITS>::IN_WORD + i,
+               plain ? raise_pair(pairs(word, shift), raise)
+                     : to_bfloat16_pair<true>(decode.careful(word, shift) * scales.first,
+                                              decode.careful(word, shift + 16) * scales.first));
+      }
+    }
+    chunk.in_spare_bits(
+        [&](int pair, u32x16 bits) { to.put(c, pair, raise_pair(pairs(bits, 0), raise)); });
+  }
+  return safe;
 }
 
 // Decodes `chunks` chunks from chunk `first` of the two tiles of a panel; columns past n are zero.
-// True where a scale was unsafe.
+// False where a scale was unsafe.
 template <class Decoder>
-bool decode_slab(const Decoder& decode, const Matmul& call, int which, int64_t group, int64_t tile,
-                 int64_t first, int64_t chunks, bool check, uint8_t* slab) {
-  const Format& format = call.format;
-  const int64_t start = first * lanes::CHUNK;
-  const int64_t k = call.k - start < chunks * lanes::CHUNK ? call.k - start : chunks * lanes::CHUNK;
-  bool unsafe = false;
-  for (int t = 0; t < PANEL_TILES; ++t) {
-    uint8_t* to = slab + t * TILE_BYTES;
+bool decode_slab(const Decoder& decode, const AmxFacts& facts, const Matmul& call, int which,
+                 int64_t group, int64_t tile, int64_t first, int64_t chunks, uint8_t* slab) {
+  bool safe = true;
+  for (int t = 0; t < PANEL_TILES && safe; ++t) {
+    const SlabTile to{slab + t * TILE_BYTES};
     if (tile + t >= lanes::tiles(call.n)) {
       for (int64_t c = 0; c < chunks; ++c)
-        std::memset(to + c * PANEL_TILES * TILE_BYTES, 0, TILE_BYTES);
+        for (int pair = 0; pair < lanes::PAIRS; ++pair) to.put(c, pair, u32x16{});
       continue;
     }
     const TileOf at(call, group, tile + t);
-    walk_tile(
-        decode, format, at.codes(which) + first * format.bits * 64,
-        at.scales(which) + start / format.block * lanes::ROWS * format.scale_bytes, k,
-        [&](int64_t column, f32x16 even, f32x16 odd) {
-          const int64_t chunk = column / lanes::CHUNK, pair = column % lanes::CHUNK / 2;
-          store(to + chunk * PANEL_TILES * TILE_BYTES + pair * 64, to_bfloat16_pair(even, odd));
-        },
-        [&](f32x16 scale) {
-          if (!check) return;
-          const u32x16 size = as_bits(scale) & 0x7fffffffu;
-          const uint32_t low = 27u << 23, high = 227u << 23;  // 2^-100 and 2^100
-          const i32x16 bad = (i32x16)((size != 0u) & ((size < low) | (size > high)));
-          for (int i = 0; i < 16; ++i) unsafe |= bad[i] != 0;
-        });
+    safe = facts.powers_of_two ? decode_tile_by_exponents(decode, at, which, first, chunks, to)
+           : facts.exact
+               ? decode_tile<true>(decode, at, which, first, chunks, facts.check_scales, to)
+               : decode_tile<false>(decode, at, which, first, chunks, facts.check_scales, to);
   }
-  return unsafe;
+  return safe;
 }
 
-// sums[32][32] += x tiles @ slab. x1 is the tile of rows 16 to 31; SECOND: there are some.
+enum class Start { ZERO, LOAD, KEEP };
+
+// sums[32][32] (+)= x tiles @ slab. x1 is the tile of rows 16 to 31; SECOND: there are some.
 template <bool SECOND>
-void multiply(const uint8_t* x0, const uint8_t* x1, const uint8_t* slab, int64_t chunks, bool fresh,
-              float* sums) {
-  if (fresh) {
+void multiply(const uint8_t* x0, const uint8_t* x1, const uint8_t* slab, int64_t chunks, Start start,
+              bool finish, float* sums) {
+  constexpr int PITCH = PANEL_COLUMNS * sizeof(float);
+  float* const lower = sums + 16 * PANEL_COLUMNS;
+  if (start == Start::ZERO) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-  } else {
-    _tile_loadd(0, sums, 128);
-    _tile_loadd(1, sums + 16, 128);
+  } else if (start == Start::LOAD) {
+    _tile_loadd(0, sums, PITCH);
+    _tile_loadd(1, sums + 16, PITCH);
     if (SECOND) {
-      _tile_loadd(2, sums + 16 * 32, 128);
-      _tile_loadd(3, sums + 16 * 32 + 16, 128);
+      _tile_loadd(2, lower, PITCH);
+      _tile_loadd(3, lower + 16, PITCH);
     }
   }
   for (int64_t c = 0; c < chunks; ++c) {
@@ -97,53 +198,58 @@ void multiply(const uint8_t* x0, const uint8_t* x1, const uint8_t* slab, int64_t
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, sums, 128);
-  _tile_stored(1, sums + 16, 128);
+  if (!finish) return;
+  _tile_stored(0, sums, PITCH);
+  _tile_stored(1, sums + 16, PITCH);
   if (SECOND) {
-    _tile_stored(2, sums + 16 * 32, 128);
-    _tile_stored(3, sums + 16 * 32 + 16, 128);
+    _tile_stored(2, lower, PITCH);
+    _tile_stored(3, lower + 16, PITCH);
   }
+}
+
+int64_t amx_slab_bytes(const Format& format) {
+  return slab_chunks(format, MANY_CHUNKS) * PANEL_TILES * TILE_BYTES;
 }
 
 // Panel `tile`, tile + 1 of one group. x: its rows, in tiles [row tile][chunk] of 16 x 32 bfloat16.
 //
-// AMX takes subnormal numbers for zero. A panel with a scale that could make some is left alone, and
-// the answer is false: the streaming kernel does it.
-bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t tile, bool check,
-                    const AmxScratch& scratch) {
-  const int64_t chunks = lanes::chunks(call.k), slab = slab_chunks(call.format);
+// A panel with an unsafe scale is left alone, and the answer is false: `stream` does it.
+bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t tile,
+                    const AmxFacts& facts, const AmxScratch& scratch) {
   const int64_t begin = call.row_begin[group], rows = call.row_begin[group + 1] - begin;
-  const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, block_sums = BLOCK_ROWS * 32;
+  const int64_t chunks = lanes::chunks(call.k);
+  const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+  const bool once = blocks == 1;
+  const int64_t depth = slab_chunks(call.format, once ? FEW_CHUNKS : MANY_CHUNKS);
   const int weights = call.activation == NONE ? 1 : 2;
-  const TileConfig config;
+  const int64_t sums_of_weight = blocks * BLOCK_ROWS * PANEL_COLUMNS;
+  const TileConfig config(once ? rows : BLOCK_ROWS);
   _tile_loadconfig(&config);
   bool safe = true;
-  for (int64_t first = 0; first < chunks && safe; first += slab) {
-    const int64_t count = chunks - first < slab ? chunks - first : slab;
-    for (int w = 0; w < weights && safe; ++w) {
-      with_decoder(call.format, [&](const auto& decode) {
-        safe = !decode_slab(decode, call, w, group, tile, first, count, check, scratch.slab[w]);
-      });
-      for (int64_t b = 0; b < blocks && safe; ++b) {
-        const uint8_t* x0 = x + (b * 2 * chunks + first) * TILE_BYTES;
-        const uint8_t* x1 = x0 + chunks * TILE_BYTES;
-        float* sums = scratch.sums + (w * blocks + b) * block_sums;
-        if (rows - b * BLOCK_ROWS > 16)
-          multiply<true>(x0, x1, scratch.slab[w], count, first == 0, sums);
-        else
-          multiply<false>(x0, x0, scratch.slab[w], count, first == 0, sums);
+  with_decoder(call.format, [&](const auto& decode) {
+    for (int w = 0; w < weights; ++w)
+      for (int64_t first = 0; first < chunks && safe; first += depth) {
+        const int64_t count = chunks - first < depth ? chunks - first : depth;
+        safe = decode_slab(decode, facts, call, w, group, tile, first, count, scratch.slab);
+        const Start start = first == 0 ? Start::ZERO : once ? Start::KEEP : Start::LOAD;
+        const bool finish = !once || first + count == chunks;
+        for (int64_t b = 0; b < blocks && safe; ++b) {
+          const uint8_t* x0 = x + (b * 2 * chunks + first) * TILE_BYTES;
+          float* sums = scratch.sums + w * sums_of_weight + b * BLOCK_ROWS * PANEL_COLUMNS;
+          if (rows - b * BLOCK_ROWS > 16)
+            multiply<true>(x0, x0 + chunks * TILE_BYTES, scratch.slab, count, start, finish, sums);
+          else
+            multiply<false>(x0, x0, scratch.slab, count, start, finish, sums);
+        }
       }
-    }
-  }
+  });
   _tile_release();
   if (!safe) return false;
   for (int t = 0; t < PANEL_TILES && tile + t < lanes::tiles(call.n); ++t) {
-    const TileOf at(call, group, tile + t);
-    for (int64_t row = 0; row < rows; ++row) {
-      const float* sums = scratch.sums + row * 32 + t * 16;
-      at.finish(begin + row, begin + rows, 1, sums,
-                weights == 2 ? sums + blocks * block_sums : nullptr);
-    }
+    const float* gate = scratch.sums + t * lanes::ROWS;
+    TileOf(call, group, tile + t)
+        .finish(begin, begin + rows, rows, gate, weights == 2 ? gate + sums_of_weight : nullptr,
+                PANEL_COLUMNS);
   }
   return true;
 }

@@ -2,9 +2,9 @@
 // blockscale/numerics/dequantize.py defines it. Rows are decoded a segment at a time; tiles of the
 // lanes layout a chunk at a time, sixteen rows together.
 #pragma once
+#include "decode.h"
 #include "exact.h"
 #include "pack.h"
-#include "panel.h"
 #include "rows.h"
 
 namespace blockscale::ISA_NAMESPACE {
@@ -25,9 +25,12 @@ inline float scale_at(const Format& format, const uint8_t* scales, int64_t block
   return scale;
 }
 
-inline u32x16 widen_bytes(const uint8_t* from) {
-  typedef uint8_t u8x16 __attribute__((vector_size(16)));
-  return __builtin_convertvector(load<u8x16>(from), u32x16);
+// Any width; the matrix products do without the widest tables.
+template <class Work>
+void with_every_decoder(const Format& format, Work work) {
+  if (format.decoder == TABLE && format.bits == 7) return work(TableDecoder<7>(format));
+  if (format.decoder == TABLE && format.bits == 8) return work(TableDecoder<8>(format));
+  with_decoder(format, work);
 }
 
 // A row of bit streams or bit planes.
@@ -44,7 +47,8 @@ void dequantize_row(const Dequantize& call, const Decoder& decode, int64_t group
   for (int64_t first = 0; first < call.k; first += SEGMENT) {
     const int64_t count = call.k - first < SEGMENT ? call.k - first : SEGMENT;
     unpack<Packing>(codes + first * format.bits / 8, count, unpacked);
-    for (int64_t i = 0; i < count; i += 16) store(value + i, decode(widen_bytes(unpacked + i)));
+    for (int64_t i = 0; i < count; i += 16)
+      store(value + i, decode.careful(widen_bytes(unpacked + i), 0));
     for (int64_t i = 0; i < count;) {
       const int64_t block = (first + i) / format.block, end = (block + 1) * format.block - first;
       const float scale = scale_at(format, scales, block);
@@ -58,6 +62,7 @@ void dequantize_row(const Dequantize& call, const Decoder& decode, int64_t group
 // Sixteen rows of a tile; those past n are padding.
 template <class Decoder>
 void dequantize_tile(const Dequantize& call, const Decoder& decode, int64_t group, int64_t tile) {
+  const Format& format = call.format;
   const int64_t first = tile * lanes::ROWS;
   const int rows = int(call.n - first < lanes::ROWS ? call.n - first : lanes::ROWS);
   const auto* codes = static_cast<const uint8_t*>(call.codes.data) +
@@ -68,19 +73,25 @@ void dequantize_tile(const Dequantize& call, const Decoder& decode, int64_t grou
   for (int r = 0; r < rows; ++r) tensor_scale[r] = tensor_scale_of(call, group, first + r);
   const auto by_row = load<f32x16>(tensor_scale);
   float column[lanes::CHUNK][lanes::ROWS], line[lanes::CHUNK];
-  const auto visit = [&](int64_t k, f32x16 even, f32x16 odd) {
-    const int64_t in_chunk = k % lanes::CHUNK;
-    store(column[in_chunk], even * by_row);
-    store(column[in_chunk + 1], odd * by_row);
-    if (in_chunk + 2 < lanes::CHUNK) return;
-    const int64_t start = k - in_chunk, left = call.k - start;
-    const int64_t count = left < lanes::CHUNK ? left : lanes::CHUNK;
+  const int width = format.block < lanes::CHUNK ? format.block : lanes::CHUNK;  // under one scale
+  for (int64_t start = 0; start < call.k; start += lanes::CHUNK, codes += 64 * Decoder::BITS) {
+    const Chunk<Decoder::BITS> chunk(codes);
+    chunk.for_each(decode, [&](int pair, f32x16 even, f32x16 odd) {
+      store(column[2 * pair], even);
+      store(column[2 * pair + 1], odd);
+    });
+    const int64_t left = call.k - start, count = left < lanes::CHUNK ? left : lanes::CHUNK;
+    for (int64_t i = 0; i < count; i += width) {
+      const int64_t block = (start + i) / format.block;
+      const f32x16 scale = scale_vector(format, scales + block * lanes::ROWS * format.scale_bytes);
+      for (int64_t c = i; c < i + width; ++c)
+        store(column[c], load<f32x16>(column[c]) * scale * by_row);
+    }
     for (int r = 0; r < rows; ++r) {
       for (int i = 0; i < lanes::CHUNK; ++i) line[i] = column[i][r];
       write_numbers(line, call.out_dtype, count, output_at(call, group, first + r, start));
     }
-  };
-  walk_tile(decode, call.format, codes, scales, call.k, visit, [](f32x16) {});
+  }
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

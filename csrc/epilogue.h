@@ -48,7 +48,7 @@ static inline void finish_row(const Matmul& call, int64_t group, int64_t row, in
     for (int i = 0; i < count; ++i) first[i] = activate(call, first[i], second[i]);
   }
   for (int i = 0; i < count; ++i)
-    write_float(call.out, row * call.n + column + i, call.out_dtype, first[i]);
+    write_float(call.out, row * call.out_stride + column + i, call.out_dtype, first[i]);
 }
 
 }  // namespace blockscale

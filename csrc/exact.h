@@ -1,4 +1,4 @@
-// Work whose every bit is defined: quantize, dequantize and what they need. Like kernels.h, but these
+// Work whose every bit is defined: quantize, dequantize, repack and what they need. Like kernels.h, but these
 // files are compiled without contracting a * b + c, in namespaces of their own: what they share with
 // the matrix products by name must not be shared by the linker.
 #pragma once
@@ -17,6 +17,7 @@ constexpr int64_t segment_length(int block) { return block > SEGMENT ? block : S
   namespace isa {                                                                                  \
   void quantize(const Quantize& call, int64_t begin, int64_t end); /* segments of all rows */      \
   void dequantize(const Dequantize& call, int64_t begin, int64_t end); /* rows, or tiles */        \
+  void repack(const Repack& call, int64_t begin, int64_t end); /* tiles */                         \
   void amax(const Amax& call, int64_t begin, int64_t end); /* rows */                              \
   }
 

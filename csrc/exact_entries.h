@@ -1,8 +1,11 @@
 // The functions of exact.h, for one instruction set.
 #pragma once
+#include <type_traits>
+
 #include "amax.h"
 #include "dequantize.h"
 #include "quantize.h"
+#include "repack.h"
 
 namespace blockscale::ISA_NAMESPACE {
 
@@ -13,7 +16,7 @@ void quantize(const Quantize& call, int64_t begin, int64_t end) {
 
 void dequantize(const Dequantize& call, int64_t begin, int64_t end) {
   const int64_t rows = call.code_layout == LANE_TILES ? lanes::tiles(call.n) : call.n;
-  with_decoder(call.format, [&](auto decode) {
+  with_every_decoder(call.format, [&](auto decode) {
     if (call.code_layout == LANE_TILES) {
       for (int64_t i = begin; i < end; ++i) dequantize_tile(call, decode, i / rows, i % rows);
       return;
@@ -23,6 +26,23 @@ void dequantize(const Dequantize& call, int64_t begin, int64_t end) {
         dequantize_row<decltype(packing)>(call, decode, i / rows, i % rows);
     });
   });
+}
+
+void repack(const Repack& call, int64_t begin, int64_t end) {
+  const int64_t tiles = lanes::tiles(call.n);
+  const auto each = [&](auto bits) {
+    for (int64_t i = begin; i < end; ++i)
+      repack_tile<decltype(bits)::value>(call, i / tiles, i % tiles);
+  };
+  switch (call.bits) {
+    case 2: return each(std::integral_constant<int, 2>());
+    case 3: return each(std::integral_constant<int, 3>());
+    case 4: return each(std::integral_constant<int, 4>());
+    case 5: return each(std::integral_constant<int, 5>());
+    case 6: return each(std::integral_constant<int, 6>());
+    case 7: return each(std::integral_constant<int, 7>());
+    default: return each(std::integral_constant<int, 8>());
+  }
 }
 
 void amax(const Amax& call, int64_t begin, int64_t end) {

@@ -48,6 +48,11 @@ EXPORT int bs_dequantize(const Dequantize* call) {
   return share_out(*call, PICK(dequantize, call->isa), call->groups * rows, size);
 }
 
+EXPORT int bs_repack(const Repack* call) {
+  return share_out(*call, PICK(repack, call->isa), call->groups * lanes::tiles(call->n),
+                   call->k * lanes::ROWS);
+}
+
 EXPORT int bs_amax(const Amax* call) {
   return share_out(*call, PICK(amax, call->isa), call->rows, call->k);
 }

@@ -4,8 +4,9 @@
 // arranged to meet them (int8_rows.h). A segment is the part of a chunk that shares one scale of the
 // weight, 16 or 32 long: sums are exact inside it, and float32 across segments.
 #pragma once
+#include "decode.h"
 #include "kernels.h"
-#include "stream.h"
+#include "tile.h"
 
 namespace blockscale::ISA_NAMESPACE {
 

@@ -11,10 +11,17 @@
 
 namespace blockscale {
 
-// A thread's memory for AMX: slabs of decoded tiles and sums, aligned to 64 bytes.
+// What AMX has to know of a format.
+struct AmxFacts {
+  bool powers_of_two;  // scales are, and blocks are of 32 or more
+  bool exact;          // products of elements and scales are bfloat16 numbers
+  bool check_scales;   // some could make products subnormal or infinite
+};
+
+// A thread's memory for AMX, aligned to 64 bytes.
 struct AmxScratch {
-  uint8_t* slab[2];  // of gate and up: [slab_chunks][2] tiles of 1024 bytes
-  float* sums;       // [gate, up][rows in blocks of 32][32]
+  uint8_t* slab;  // amx_slab_bytes: tiles of 1024 bytes, [chunk][2]
+  float* sums;    // [gate, up][rows in blocks of 32][32]
 };
 
 // int8 activations, arranged for the kernel (int8.h).
@@ -27,8 +34,11 @@ struct Int8Rows {
 
 #define BLOCKSCALE_KERNELS(isa)                                                                    \
   namespace isa {                                                                                  \
-  void stream(const Matmul& call, const float* x, int64_t stride, int64_t group, int64_t tile);    \
-  void decode(const Panel& call, int64_t tile);                                                    \
+  void stream(const Matmul& call, const float* x, int64_t group, int64_t tile);                    \
+  int64_t block_tiles();                                                                           \
+  int64_t block_scratch(const Matmul& call, int64_t rows);                                         \
+  void multiply_rows(const Matmul& call, const float* x, int64_t group, int64_t tile,              \
+                     float* scratch);                                                              \
   }
 
 BLOCKSCALE_KERNELS(scalar)
@@ -36,9 +46,9 @@ BLOCKSCALE_KERNELS(avx2)
 BLOCKSCALE_KERNELS(avx512)
 
 namespace amx {
-int64_t slab_chunks(const Format& format);
+int64_t amx_slab_bytes(const Format& format);
 bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t tile,
-                    bool check_scales, const AmxScratch& scratch);
+                    const AmxFacts& facts, const AmxScratch& scratch);
 }  // namespace amx
 
 #define BLOCKSCALE_INT8(isa)                                                                       \

@@ -1,2 +1,3 @@
 #define ISA_NAMESPACE avx2
-#include "entries.h"
+#include "blocks.h"
+#include "stream.h"

@@ -1,3 +1,4 @@
 #define ISA_NAMESPACE scalar
-#include "entries.h"
+#include "blocks.h"
+#include "stream.h"
 #include "int8.h"

@@ -13,6 +13,7 @@
 #include "int8_rows.h"
 #include "kernels.h"
 #include "lanes.h"
+#include "passes.h"
 #include "threads.h"
 
 #if defined(__x86_64__)
@@ -39,25 +40,48 @@ std::unique_ptr<T, Free> aligned(int64_t count) {
   return std::unique_ptr<T, Free>(static_cast<T*>(memory));
 }
 
-int64_t rows_of(const Matmul& call) { return call.row_begin[call.groups]; }
-
-// float32 x, padded with zeros to whole chunks and by seven rows.
-struct WideRows {
-  int64_t stride;
-  std::unique_ptr<float, Free> data;
-
-  explicit WideRows(const Matmul& call)
-      : stride(lanes::chunks(call.k) * lanes::CHUNK),
-        data(aligned<float>((rows_of(call) + 7) * stride)) {
-    const int64_t rows = rows_of(call);
-    parallel_for(rows + 7, call.threads, [&](int64_t row) {
-      float* to = data.get() + row * stride;
-      const int64_t k = row < rows ? call.k : 0;
-      for (int64_t i = 0; i < k; ++i)
-        to[i] = read_float(call.x, row * call.x_stride + i, call.x_dtype);
-      for (int64_t i = k; i < stride; ++i) to[i] = 0.0f;
-    });
+// float32 x, arranged as in passes.h.
+class PassRows {
+ public:
+  explicit PassRows(const Matmul& call) : depth_(lanes::chunks(call.k) * lanes::CHUNK) {
+    const int most = rows_at_once(call.isa);
+    std::vector<Pass> passes;
+    int64_t padded = 0;
+    for (int64_t g = 0; g < call.groups; ++g) {
+      first_.push_back(padded);
+      for (int64_t row = call.row_begin[g]; row < call.row_begin[g + 1];) {
+        const int rows = pass_rows(call.row_begin[g + 1] - row, most);
+        passes.push_back({row, std::min(row + rows, call.row_begin[g + 1]), padded, rows});
+        row += rows;
+        padded += rows;
+      }
+    }
+    data_ = aligned<float>(padded * depth_);
+    parallel_for(int64_t(passes.size()), call.threads,
+                 [&](int64_t i) { arrange(call, passes[size_t(i)]); });
   }
+
+  const float* of(int64_t group) const { return data_.get() + first_[size_t(group)] * depth_; }
+
+ private:
+  struct Pass {
+    int64_t begin, end, padded;  // rows of x, and rows of passes before it
+    int rows;
+  };
+
+  void arrange(const Matmul& call, const Pass& pass) {
+    float* to = data_.get() + pass.padded * depth_;
+    for (int m = 0; m < pass.rows; ++m) {
+      const int64_t row = pass.begin + m, k = row < pass.end ? call.k : 0;
+      for (int64_t i = 0; i < k; ++i)
+        to[i * pass.rows + m] = read_float(call.x, row * call.x_stride + i, call.x_dtype);
+      for (int64_t i = k; i < depth_; ++i) to[i * pass.rows + m] = 0.0f;
+    }
+  }
+
+  int64_t depth_;
+  std::vector<int64_t> first_;  // padded rows before each group
+  std::unique_ptr<float, Free> data_;
 };
 
 #if defined(__x86_64__)
@@ -117,68 +141,87 @@ void for_each_tile(const Matmul& call, int64_t step, Work work) {
   });
 }
 
-auto* stream_kernel(int isa) {
-#if defined(__x86_64__)
-  if (isa >= AVX512) return &avx512::stream;
-  if (isa == AVX2) return &avx2::stream;
-#endif
-  (void)isa;
-  return &scalar::stream;
-}
-
-auto* decode_kernel(int isa) {
-#if defined(__x86_64__)
-  if (isa >= AVX512) return &avx512::decode;
-  if (isa == AVX2) return &avx2::decode;
-#endif
-  (void)isa;
-  return &scalar::decode;
-}
-
-#if defined(__x86_64__)
-// Whether a scale of this format could make bfloat16 products subnormal or infinite.
-bool scales_need_checking(const Format& format) {
-  if (format.scale_bytes == 4) return true;
-  for (int i = 0; i < 256; ++i) {
-    const float scale = format.scale_table[i];
-    if (scale > 0x1p100f || (scale > 0 && scale < 0x1p-100f)) return true;
+// A thread's own memory, kept from call to call.
+uint8_t* thread_memory(int64_t bytes) {
+  static thread_local std::unique_ptr<uint8_t, Free> memory;
+  static thread_local int64_t held = 0;
+  if (held < bytes) {
+    memory = aligned<uint8_t>(bytes);
+    held = bytes;
   }
-  return false;
+  return memory.get();
+}
+
+int64_t most_rows(const Matmul& call) {
+  int64_t most = 0;
+  for (int64_t g = 0; g < call.groups; ++g)
+    most = std::max(most, call.row_begin[g + 1] - call.row_begin[g]);
+  return most;
+}
+
+struct Float32Kernels {
+  decltype(&scalar::stream) stream;
+  decltype(&scalar::block_tiles) block_tiles;
+  decltype(&scalar::block_scratch) block_scratch;
+  decltype(&scalar::multiply_rows) multiply_rows;
+};
+
+Float32Kernels float32_kernels(int isa) {
+#define KERNELS_OF(isa) {isa::stream, isa::block_tiles, isa::block_scratch, isa::multiply_rows}
+#if defined(__x86_64__)
+  if (isa >= AVX512) return KERNELS_OF(avx512);
+  if (isa == AVX2) return KERNELS_OF(avx2);
+#endif
+  (void)isa;
+  return KERNELS_OF(scalar);
+#undef KERNELS_OF
+}
+
+#if defined(__x86_64__)
+int significant_bits(const float* table, int count) {
+  int most = 1;
+  for (int i = 0; i < count; ++i) {
+    const uint32_t mantissa = float_to_bits(table[i]) & 0x7fffffu;
+    if (table[i] == table[i] && mantissa) most = std::max(most, 24 - __builtin_ctz(mantissa));
+  }
+  return most;
+}
+
+AmxFacts amx_facts(const Format& format) {
+  if (format.scale_bytes == 4) return {false, false, true};
+  const int element = significant_bits(format.table, 1 << format.bits);
+  const int scale = 24 - int(format.scale_shift);
+  bool check = false;
+  for (int i = 0; i < 256; ++i) {
+    const float value = format.scale_table[i];
+    check = check || value > 0x1p100f || (value > 0 && value < 0x1p-100f);
+  }
+  return {scale == 1 && format.block >= lanes::CHUNK, element + scale <= 8, check};
 }
 
 void multiply_by_amx(const Matmul& call) {
   const TiledRows x(call);
-  const int64_t chunks = lanes::chunks(call.k), slab_bytes = amx::slab_chunks(call.format) * 2 * 1024;
-  int64_t most_rows = 0;
-  for (int64_t g = 0; g < call.groups; ++g)
-    most_rows = std::max(most_rows, call.row_begin[g + 1] - call.row_begin[g]);
-  const int64_t sums = 2 * ((most_rows + 31) / 32) * 32 * 32;
-  const bool check = scales_need_checking(call.format);
+  const int64_t chunks = lanes::chunks(call.k), slab_bytes = amx::amx_slab_bytes(call.format);
+  const int64_t sums = 2 * ((most_rows(call) + 31) / 32) * 32 * 32;
+  const AmxFacts facts = amx_facts(call.format);
   std::mutex mutex;
   std::vector<std::pair<int64_t, int64_t>> left;  // panels with unsafe scales
   for_each_tile(call, 2, [&](int64_t group, int64_t tile) {
-    static thread_local std::unique_ptr<uint8_t, Free> memory;
-    static thread_local int64_t held = 0;
-    const int64_t wanted = 2 * slab_bytes + sums * int64_t(sizeof(float));
-    if (held < wanted) {
-      memory = aligned<uint8_t>(wanted);
-      held = wanted;
-    }
-    const AmxScratch scratch{{memory.get(), memory.get() + slab_bytes},
-                             reinterpret_cast<float*>(memory.get() + 2 * slab_bytes)};
+    uint8_t* memory = thread_memory(slab_bytes + sums * int64_t(sizeof(float)));
+    const AmxScratch scratch{memory, reinterpret_cast<float*>(memory + slab_bytes)};
     const auto* rows = reinterpret_cast<const uint8_t*>(x.data.get()) +
                        x.first_tile[size_t(group)] * chunks * 1024;
-    if (!amx::multiply_panel(call, rows, group, tile, check, scratch)) {
+    if (!amx::multiply_panel(call, rows, group, tile, facts, scratch)) {
       const std::lock_guard<std::mutex> lock(mutex);
       left.emplace_back(group, tile);
     }
   });
   if (left.empty()) return;
-  const WideRows wide(call);
+  const PassRows rows(call);
   parallel_for(int64_t(left.size()), call.threads, [&](int64_t i) {
     const auto [group, tile] = left[size_t(i)];
     for (int64_t t = tile; t < tile + 2 && t < lanes::tiles(call.n); ++t)
-      avx512::stream(call, wide.data.get(), wide.stride, group, t);
+      avx512::stream(call, rows.of(group), group, t);
   });
 }
 #endif
@@ -223,10 +266,22 @@ EXPORT int bs_has_vnni() {
 
 EXPORT int bs_stream(const Matmul* call) {
   return guarded([&] {
-    const WideRows x(*call);
-    const auto work = stream_kernel(call->isa);
+    const PassRows x(*call);
+    const auto work = float32_kernels(call->isa).stream;
     for_each_tile(*call, 1, [&](int64_t group, int64_t tile) {
-      work(*call, x.data.get(), x.stride, group, tile);
+      work(*call, x.of(group), group, tile);
+    });
+  });
+}
+
+EXPORT int bs_blocks(const Matmul* call) {
+  return guarded([&] {
+    const PassRows x(*call);
+    const Float32Kernels work = float32_kernels(call->isa);
+    const int64_t scratch = work.block_scratch(*call, most_rows(*call)) * int64_t(sizeof(float));
+    for_each_tile(*call, work.block_tiles(), [&](int64_t group, int64_t tile) {
+      work.multiply_rows(*call, x.of(group), group, tile,
+                         reinterpret_cast<float*>(thread_memory(scratch)));
     });
   });
 }
@@ -246,13 +301,6 @@ EXPORT int bs_int8(const Matmul* call) {
     for_each_tile(*call, 1, [&](int64_t group, int64_t tile) {
       work(*call, table.bytes, x.view(), group, tile);
     });
-  });
-}
-
-EXPORT int bs_decode_panel(const Panel* call) {
-  return guarded([&] {
-    const auto work = decode_kernel(call->isa);
-    parallel_for(call->tiles, call->threads, [&](int64_t tile) { work(*call, tile); });
   });
 }
 

@@ -3,11 +3,10 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -46,6 +45,29 @@ class StandardFloats {
   State before_;
 };
 
+void pause_briefly() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+// True once ready() is, within some 50 microseconds. The layers of a model follow each other faster
+// than a sleeping thread wakes.
+template <class Ready>
+bool spin_until(Ready ready) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::microseconds(50);
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready()) return true;
+      pause_briefly();
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
 class Pool {
  public:
   // One job: workers take items until there are none.
@@ -58,20 +80,22 @@ class Pool {
       next_.store(0, std::memory_order_relaxed);
       wanted_ = threads - 1;
       ++generation_;
+      if (sleeping_ > 0) wake_.notify_all();
     }
-    wake_.notify_all();
     take_items(work, items);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      wanted_ = 0;  // whoever has not started need not
+    }
+    if (spin_until([this] { return running_ == 0; })) return;
     std::unique_lock<std::mutex> lock(mutex_);
-    wanted_ = 0;  // whoever has not started need not
     done_.wait(lock, [this] { return running_ == 0; });
   }
 
  private:
   void grow(int workers) {
-    while (int(workers_.size()) < workers) {
-      workers_.emplace_back([this] { serve(); });
-      workers_.back().detach();  // they sleep until the process ends
-    }
+    for (; workers_ < workers; ++workers_)
+      std::thread([this] { serve(); }).detach();  // they sleep until the process ends
   }
 
   void take_items(const std::function<void(int64_t)>& work, int64_t items) {
@@ -81,10 +105,14 @@ class Pool {
 
   void serve() {
     uint64_t seen = 0;
-    std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [&] { return generation_ != seen && wanted_ > 0; });
+      spin_until([&] { return generation_ != seen; });
+      std::unique_lock<std::mutex> lock(mutex_);
+      ++sleeping_;
+      wake_.wait(lock, [&] { return generation_ != seen; });
+      --sleeping_;
       seen = generation_;
+      if (wanted_ == 0) continue;
       --wanted_;
       ++running_;
       const auto* work = work_;
@@ -98,12 +126,13 @@ class Pool {
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::vector<std::thread> workers_;
+  int workers_ = 0;
   const std::function<void(int64_t)>* work_ = nullptr;
   int64_t items_ = 0;
   std::atomic<int64_t> next_{0};
-  uint64_t generation_ = 0;
-  int wanted_ = 0, running_ = 0;
+  std::atomic<uint64_t> generation_{0};  // of jobs
+  std::atomic<int> running_{0};
+  int wanted_ = 0, sleeping_ = 0;
 };
 
 // The pool and the lock that guards its use. A child of fork has neither threads nor, perhaps, an

@@ -12,6 +12,9 @@
 #include <arm_neon.h>
 #endif
 
+// Inner loops are one function after inlining, whatever the compiler thinks of their size.
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 namespace blockscale::ISA_NAMESPACE {
 
 typedef float f32x16 __attribute__((vector_size(64)));
@@ -35,6 +38,29 @@ inline u32x16 splat(uint32_t value) { return value | u32x16{}; }
 inline f32x16 as_float(u32x16 bits) { return (f32x16)bits; }
 inline u32x16 as_bits(f32x16 value) { return (u32x16)value; }
 inline f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) { return mask ? yes : no; }
+
+// Whether any lane of the result of a comparison is set.
+inline bool any(i32x16 mask) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  __m256i half[2];
+  std::memcpy(half, &mask, sizeof half);
+  return _mm256_movemask_epi8(_mm256_or_si256(half[0], half[1])) != 0;
+#else
+  typedef uint64_t u64x8 __attribute__((vector_size(64)));
+  const u64x8 wide = (u64x8)mask;
+  return ((wide[0] | wide[1] | wide[2] | wide[3]) | (wide[4] | wide[5] | wide[6] | wide[7])) != 0;
+#endif
+}
+
+inline bool any_at_least(u32x16 value, uint32_t least) {
+#if defined(__AVX512F__)
+  return _mm512_cmpge_epu32_mask((__m512i)value, _mm512_set1_epi32(int(least))) != 0;
+#else
+  return any((i32x16)(value >= least));
+#endif
+}
 
 // A table of 2^BITS float32 values, held in registers where the machine can look it up there.
 template <int BITS>
@@ -117,14 +143,28 @@ struct Table {
   }
 };
 
-// Sixteen values of a table of 256, by byte.
-inline f32x16 lookup_bytes(const float* table, const uint8_t* codes) {
+// Sixteen bytes, one to a lane.
+inline u32x16 widen_bytes(const uint8_t* bytes) {
 #if defined(__AVX512F__)
-  const __m512i at = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)codes));
-  return (f32x16)_mm512_i32gather_ps(at, table, 4);
+  return (u32x16)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)bytes));
+#elif defined(__AVX2__)
+  const __m256i half[2] = {_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)bytes)),
+                           _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(bytes + 8)))};
+  return load<u32x16>(half);
+#else
+  u32x16 out;
+  for (int i = 0; i < 16; ++i) out[i] = bytes[i];
+  return out;
+#endif
+}
+
+// Sixteen values of a table in memory: for rare cases, so kept out of the loops that have them.
+__attribute__((noinline)) static f32x16 lookup(const float* table, u32x16 index) {
+#if defined(__AVX512F__)
+  return (f32x16)_mm512_i32gather_ps((__m512i)index, table, 4);
 #else
   f32x16 out;
-  for (int i = 0; i < 16; ++i) out[i] = table[codes[i]];
+  for (int i = 0; i < 16; ++i) out[i] = table[index[i]];
   return out;
 #endif
 }

@@ -130,8 +130,9 @@ def quantize_by(kernel, config, x, format, rule, tensor_scale, layout=None):
 
 def check_quantize(x, format, rule, tensor_scale, threads=1, layout=None):
     expected = quantize_by(defined_quantize, None, x, format, rule, tensor_scale, layout)
+    torch.set_num_threads(threads)
     for isa in ISAS:
-        config = NativeConfig(isa, threads)
+        config = NativeConfig(isa)
         got = quantize_by(native_quantize, config, x, format, rule, tensor_scale, layout)
         for name, a, b in zip(("codes", "scale"), got, expected, strict=True):
             where = (a != b).nonzero()
@@ -229,8 +230,9 @@ def dequantize_by(kernel, config, kind, parts, shape, dtype):
 
 def check_dequantize(kind, parts, shape, dtype, threads=1):
     expected = dequantize_by(defined_dequantize, None, kind, parts, shape, dtype)
+    torch.set_num_threads(threads)
     for isa in ISAS:
-        config = NativeConfig(isa, threads)
+        config = NativeConfig(isa)
         got = dequantize_by(native_dequantize, config, kind, parts, shape, dtype)
         where = (got != expected).nonzero()
         assert not len(where), f"{isa}: {len(where)} numbers differ, first {where[0]}"

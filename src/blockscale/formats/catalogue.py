@@ -13,6 +13,7 @@ from blockscale.formats.elements import (
     E5M2,
     E8M0,
     F32,
+    INTEGERS,
     UE4M3,
     Codebook,
     normal_float,
@@ -62,13 +63,7 @@ BNB_FP4 = Format(
     scale=F32,
 )
 
-# Activations only: 255 even steps of 1/127 (the code of -127 has a twin, 0), one scale for 32.
-INT8 = Format(
-    name="int8",
-    element=Codebook(bits=8, values=(-1.0, *(i / 127 for i in range(-127, 128)))),
-    block=32,
-    scale=F32,
-)
+INT8 = Format(name="int8", element=INTEGERS, block=32, scale=F32)  # for activations
 
 CATALOGUE: dict[str, Format] = {
     entry.name: entry

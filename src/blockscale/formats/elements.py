@@ -159,11 +159,12 @@ class Codebook:
     """A table of 2^bits float32 values, ascending, in [-1, 1]; it need not be symmetric.
 
     The table here is the one new tensors get; a quantised tensor carries its own copy, and that
-    copy is what decodes it.
+    copy is what decodes it. A table with a label of its own is always the same.
     """
 
     bits: int
     values: tuple[float, ...]
+    label: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 8:
@@ -189,7 +190,7 @@ class Codebook:
 
     @property
     def name(self) -> str:
-        return f"codebook{self.bits}"
+        return self.label or f"codebook{self.bits}"
 
     @cached_property
     def boundaries(self) -> tuple[float, ...]:
@@ -213,6 +214,9 @@ def normal_float(bits: int) -> Codebook:
     half = [value / upper[-1] for value in upper]
     return Codebook(bits=bits, values=tuple([-value for value in reversed(half)] + half))
 
+
+# Even steps of 1/127; the code of -127 has a twin, 0.
+INTEGERS = Codebook(bits=8, values=(-1.0, *(step / 127 for step in range(-127, 128))), label="int8")
 
 E2M1 = Float(name="e2m1", exponent=2, mantissa=1)
 E2M3 = Float(name="e2m3", exponent=2, mantissa=3)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, cast
 
-from blockscale.formats.elements import FLOATS, SCALES, Codebook, Float, normal_float
+from blockscale.formats.elements import FLOATS, INTEGERS, SCALES, Codebook, Float, normal_float
 
 TensorScale = Literal["none", "amax", "pow2"]
 
@@ -144,6 +145,8 @@ def parse_element(name: str) -> Float | Codebook:
     """An element by name: e2m1, e4m3, codebook3 (NormalFloat by default), or any small eXmY."""
     if name in FLOATS:
         return FLOATS[name]
+    if name == INTEGERS.label:
+        return INTEGERS
     if match := re.fullmatch(r"codebook([1-8])", name):
         return normal_float(int(match[1]))
     if match := re.fullmatch(r"e([1-9])m([0-9])", name):
@@ -159,6 +162,7 @@ def parse_scale(name: str) -> Float:
     return SCALES[name]
 
 
+@lru_cache(maxsize=256)
 def parse_spec(spec: str) -> Format:
     """The inverse of `Format.spec`; a codebook comes back with the default table."""
     match = re.fullmatch(r"(\w+)/(\d+):(\w+)(?::(none|amax|pow2))?", spec)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from blockscale.formats import Codebook, Float, Format
 from blockscale.kernels.contract import Parts
-from blockscale.numerics import cast, scaled_values
-from blockscale.problem import Kind
+from blockscale.numerics import cast
+from blockscale.problem import Kind, dtype_name
 from blockscale.runtime import load_native, native
+
+DECODED = ("bits/rows", "planes/rows", "lanes/lanes")  # layouts that native code reads everywhere
 
 
 def call_native(function: str, arguments: ctypes.Structure) -> None:
@@ -23,7 +25,7 @@ def call_native(function: str, arguments: ctypes.Structure) -> None:
     loaded.call(function, arguments)
 
 
-@lru_cache(maxsize=None)  # native code borrows them
+@cache  # native code borrows them
 def _table(element: Float | Codebook) -> Tensor:
     """float32 values of every code."""
     return cast(torch.tensor(element.values, dtype=torch.float64), torch.float32)  # subnormals too
@@ -40,13 +42,24 @@ def native_format(format: Format, codebook: Tensor | None) -> native.Format:
         scale.bits // 8,
         pointer(table),
         pointer(_table(scale)) if scale.bits == 8 else None,
+        *(_plain_scales(scale) if scale.bits == 8 else (0, 0, 0, 0)),
     )
+
+
+def _plain_scales(scale: Float) -> tuple[int, int, int, int]:
+    """Of normal numbers: the first code, how many, and how a shift and an addition decode them."""
+    first = 1 << scale.mantissa
+    return first, scale.max_code - first + 1, 23 - scale.mantissa, (127 - scale.bias) << 23
 
 
 @dataclass(frozen=True)
 class NativeConfig:
     isa: str
-    threads: int
+
+    @property
+    def threads(self) -> int:
+        """As many as torch uses, at any time."""
+        return torch.get_num_threads()
 
     def __str__(self) -> str:
         return f"{self.isa}, {self.threads} threads"
@@ -54,7 +67,7 @@ class NativeConfig:
 
 def native_configs() -> list[NativeConfig]:
     loaded = load_native()
-    return [] if isinstance(loaded, str) else [NativeConfig(loaded.isa, torch.get_num_threads())]
+    return [] if isinstance(loaded, str) else [NativeConfig(loaded.isa)]
 
 
 def native_refusal(target: str) -> str | None:
@@ -78,17 +91,37 @@ def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def decode_rows(
-    kind: Kind, parts: Parts, shape: tuple[int, int], first: int, last: int
-) -> Tensor:  # float32 [last - first, k]
-    """decode * scale of some rows of a matrix in a layout that can be cut there."""
+def streams(format: Format) -> bool:
+    """Whether products read the codes of this format in the lanes layout."""
+    element = format.element
+    block = format.block >= 32 or (format.block == 16 and element.bits in (2, 4, 8))
+    return block and (2 <= element.bits <= 6 or element.name in native.DECODERS)
+
+
+def decode(
+    kind: Kind,
+    parts: Parts,  # [groups, n, ...]; tensor_scale [groups, n]
+    config: NativeConfig,
+    out: Tensor,  # [groups, n, k]
+) -> None:
+    """cast(fp32(fp32(decode * scale) * tensor_scale)), from a layout in `DECODED`."""
     format, layout = kind
-    codes, scale = layout.slice_rows(parts.codes, parts.scale, format, shape, slice(first, last))
-    cut = (last - first, shape[1])
-    values = scaled_values(
-        layout.unpack_codes(codes, format, cut),
-        layout.unpack_scale(scale, format, cut),
-        format,
-        parts.codebook,
+    groups, n, k = out.shape
+    codes, scale = adjacent_columns(parts.codes), adjacent_columns(parts.scale)
+    row_scale = None if parts.tensor_scale is None else parts.tensor_scale.contiguous()
+    table = None if parts.codebook is None else parts.codebook.contiguous()
+    call = native.Dequantize(
+        native_format(format, table),
+        native.CODE_LAYOUTS[layout.codes],
+        groups,
+        n,
+        k,
+        matrices(codes),
+        matrices(scale),
+        pointer(row_scale),
+        matrices(out),
+        native.DTYPES[dtype_name(out.dtype)],
+        native.ISAS.index(config.isa),
+        config.threads,
     )
-    return values.to(torch.float32)
+    call_native("bs_dequantize", call)

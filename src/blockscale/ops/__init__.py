@@ -11,9 +11,10 @@ from blockscale.ops.library import (
     matmul,
     quantize,
 )
-from blockscale.ops.matmul import MatmulCall
+from blockscale.ops.matmul import MatmulCall, run
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.quantize import repack
+from blockscale.ops.unobserved import is_unobserved
 from blockscale.ops.validate import FLOAT_DTYPES, check_block, check_float, check_positive
 
 __all__ = [
@@ -34,9 +35,11 @@ __all__ = [
     "gated_matmul",
     "grouped_gated_matmul",
     "grouped_matmul",
+    "is_unobserved",
     "matmul",
     "plain",
     "prepared_layout",
     "quantize",
     "repack",
+    "run",
 ]

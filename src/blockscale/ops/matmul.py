@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -74,6 +74,15 @@ class MatmulCall:
         ):
             devices.append((name, None if part is None else part.device))
         validate.check_devices(verb, devices)
+
+    @property
+    def tensors(self) -> Iterator[Tensor | None]:
+        """Every tensor of the call."""
+        for operand in (self.x, *self.weights):
+            yield from operand.tensors
+        yield from self.biases
+        yield self.group_sizes
+        yield self.x_tensor_scale
 
     def _x_label(self) -> str:
         """x as the kernel sees it: quantised, where it is to be quantised on the fly."""

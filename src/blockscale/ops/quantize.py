@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 
 from blockscale.formats import Format, parse_spec
 from blockscale.kernels import Parts, row_amax
+from blockscale.kernels.repack import pack_lanes, packs_lanes
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import tensor_scale_of
 from blockscale.ops.choose import launch
 from blockscale.ops.operand import Operand, spread_over_rows
+from blockscale.ops.unobserved import is_unobserved
 from blockscale.problem import Kind, Problem, dtype_name
 from blockscale.runtime import target_of
 
@@ -89,7 +92,7 @@ def quantize_activations(
         tensor_scale = derive_tensor_scale(rows, format, per_row=True)
     else:
         tensor_scale = tensor_scale.expand(x.shape[:-1]).reshape(len(rows))
-    codebook = torch.tensor(table, dtype=torch.float32, device=x.device) if table else None
+    codebook = _codebook(tuple(table), x.device) if table else None
     codes, scale = run_quantize(rows, kind, "absmax", tensor_scale, codebook)
     tensors = [part for part in (codes, scale, tensor_scale, codebook) if part is not None]
     shape = list(x.shape)
@@ -99,6 +102,12 @@ def quantize_activations(
         if tensor_scale is not None:
             tensors[2] = tensor_scale.reshape(shape[:-1])
     return Operand(tensors, str(kind), shape)
+
+
+@lru_cache(maxsize=64)
+def _codebook(table: tuple[float, ...], device: torch.device) -> Tensor:
+    """Activations are quantised at every call, mostly with the same table."""
+    return torch.tensor(table, dtype=torch.float32, device=device)
 
 
 def run_dequantize(operand: Operand, dtype: torch.dtype) -> Tensor:
@@ -137,6 +146,12 @@ def repack(
     target: Layout,
 ) -> tuple[Tensor, Tensor]:
     """Codes and scale in another layout, bit for bit the same tensor."""
+    if is_unobserved((codes, scale)) and packs_lanes(format, now, target, codes.device):
+        *lead, n, k = shape
+        flat = [part.reshape(prod(lead), *part.shape[-2:]) for part in (codes, scale)]
+        packed = pack_lanes(flat[0], flat[1], format, now, (prod(lead), n, k))
+        codes, scale = (part.reshape(*lead, *part.shape[1:]) for part in packed)
+        return codes, scale
     if target.codes != now.codes:
         codes = target.pack_codes(now.unpack_codes(codes, format, shape), format)
     if target.scales != now.scales:

@@ -7,7 +7,7 @@ everything runs on the reference kernels, and `doctor` and `explain` say so.
 from __future__ import annotations
 
 import ctypes
-from ctypes import Structure, byref, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import Structure, byref, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from blockscale.runtime.environment import isa_override, native_override
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ISAS = ("scalar", "avx2", "avx512", "amx")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
@@ -33,6 +33,10 @@ class Format(Structure):
         ("scale_bytes", c_int32),
         ("table", c_void_p),
         ("scale_table", c_void_p),
+        ("scale_low", c_uint32),
+        ("scale_plain", c_uint32),
+        ("scale_shift", c_uint32),
+        ("scale_add", c_uint32),
     )
 
 
@@ -61,24 +65,11 @@ class Matmul(Structure):
         ("x_scale", c_void_p),
         ("x_block_scale", c_void_p),
         ("out", c_void_p),
+        ("out_stride", c_int64),
         ("out_dtype", c_int32),
         ("activation", c_int32),
         ("alpha", c_float),
         ("limit", c_float),
-        ("isa", c_int32),
-        ("threads", c_int32),
-    )
-
-
-class Panel(Structure):
-    _fields_ = (
-        ("format", Format),
-        ("codes", c_void_p),
-        ("scales", c_void_p),
-        ("tiles", c_int64),
-        ("k", c_int64),
-        ("out", c_void_p),
-        ("stride", c_int64),
         ("isa", c_int32),
         ("threads", c_int32),
     )
@@ -148,6 +139,24 @@ class Dequantize(Structure):
         ("tensor_scale", c_void_p),
         ("out", Matrices),
         ("out_dtype", c_int32),
+        ("isa", c_int32),
+        ("threads", c_int32),
+    )
+
+
+class Repack(Structure):
+    _fields_ = (
+        ("bits", c_int32),
+        ("block", c_int32),
+        ("scale_bytes", c_int32),
+        ("code_layout", c_int32),
+        ("groups", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("codes", Matrices),
+        ("scales", Matrices),
+        ("codes_out", c_void_p),
+        ("scales_out", c_void_p),
         ("isa", c_int32),
         ("threads", c_int32),
     )
@@ -230,8 +239,8 @@ __all__ = [
     "Matmul",
     "Matrices",
     "Native",
-    "Panel",
     "Quantize",
+    "Repack",
     "ScaleRule",
     "SmallFloat",
     "Weight",

@@ -237,7 +237,10 @@ def _check_values(q: QTensor) -> None:
     if q.tensor_scale is not None:
         ops.check_positive("from_storage", "tensor_scale", q.tensor_scale)
     if q.codebook is not None and q.codebook.device.type == "cpu":
-        Codebook(bits=q.format.element.bits, values=tuple(q.codebook.tolist()))
+        table = Codebook(bits=q.format.element.bits, values=tuple(q.codebook.tolist()))
+        fixed = isinstance(q.format.element, Codebook) and q.format.element.label
+        if fixed and table.values != q.format.codebook:
+            raise ValueError(f"from_storage: {q.format} has one codebook, and this is another")
 
 
 def _check(q: QTensor) -> None:

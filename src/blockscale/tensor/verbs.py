@@ -163,7 +163,7 @@ def _run(
     x_tensor_scale: float | Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Hand the pieces to the verb's op, which checks their shapes."""
+    """Check and run the call, or hand it to the verb's op where somebody watches."""
     call = _call(
         x,
         weights,
@@ -174,6 +174,9 @@ def _run(
         x_tensor_scale=x_tensor_scale,
         out_dtype=out_dtype,
     )
+    if ops.is_unobserved(call.tensors):
+        call.validate()
+        return ops.run(call)
     first, rest = call.weights[0], call.weights[1:]
     if rest:
         verb = ops.gated_matmul if group_sizes is None else ops.grouped_gated_matmul
@@ -235,7 +238,7 @@ def _call(
         group_sizes,
         "" if len(weights) == 1 else str(activation),
         "" if format is None else format.spec,
-        [] if format is None else list(format.codebook),
+        () if format is None else format.codebook,
         _scalar(x_tensor_scale, operand.device),
         out_dtype or default_dtype,
     )

@@ -1,17 +1,20 @@
-"""Native CPU kernels: C++ with runtime dispatch, four algorithms on one layout of the weights.
+"""Native CPU kernels: C++ with runtime dispatch. Four algorithms on one layout of the weights:
 
-    stream  reads each weight once and multiplies it by a few rows of x while it is decoded: float32
-            sums in a fixed order, at the speed of memory
-    int8    the same with x in int8 and dot products of bytes; only where x is given so
-    amx     many rows of bfloat16: weights decoded to bfloat16 tiles, float32 sums in a fixed order
-    panels  many rows of anything: columns of the weight decoded to float32, multiplied by torch
+    stream  a few rows of x: each weight is read once and multiplied while it is decoded
+    blocks  many rows: slabs of weights are decoded to float32 once and meet every row
+    amx     bfloat16 x: slabs of weights are decoded to bfloat16 and multiplied by AMX tiles
+    int8    x in int8, where that was asked for: dot products of bytes
 
-The first three give the same bits on each run and for any number of threads.
+All sum in float32 in a fixed order: the same bits on each run and for any number of threads.
+Canonical weights are packed for them at every call, some rows at a time. Formats that they do not
+know are decoded in `panels` and multiplied by torch, whose bits depend on the number of threads.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,81 +22,74 @@ from torch import Tensor
 
 from blockscale.formats import INT8
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.native import call_native, decode_rows, native_format, pointer
-from blockscale.numerics import Activation, group_slices, parse_activation
-from blockscale.problem import Problem, dtype_name
-from blockscale.runtime import load_native, native
+from blockscale.kernels.native import (
+    DECODED,
+    NativeConfig,
+    call_native,
+    decode,
+    native_configs,
+    native_format,
+    native_refusal,
+    pointer,
+    streams,
+)
+from blockscale.kernels.panels import matrix, unpack_rows
+from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
+from blockscale.numerics import Activation, group_slices, parse_activation, scaled_values
+from blockscale.problem import Kind, Problem, dtype_name
+from blockscale.runtime import native
 
 NAME = "cpu"
-_PREPARED = "lanes/lanes"
-_TILE = 16
-_PANEL_FLOATS = 1 << 21  # 8 MB of decoded columns
+_PANEL_FLOATS = 1 << 21  # weights that are decoded or packed at a time: 8 MB at most
 
 # Rows of x for each matrix from which an algorithm overtakes `stream`: docs/performance.md.
 _AMX_ROWS = 3
-_PANEL_ROWS = 17
+_BLOCK_ROWS = 17
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(NativeConfig):
     algorithm: str
-    isa: str
+    packs: bool  # the weights, at every call
 
     def __str__(self) -> str:
-        note = ""
+        notes = [f"{self.algorithm} on {super().__str__()}"]
         if self.algorithm == "panels":
-            note = "; torch multiplies, so bits depend on threads (bs.deterministic() avoids it)"
-        return f"{self.algorithm} on {self.isa}, {torch.get_num_threads()} threads{note}"
+            notes.append("torch multiplies: bits depend on threads (bs.deterministic() avoids it)")
+        if self.packs:
+            notes.append("packs the weights at every call (w.prepare() does it once)")
+        return "; ".join(notes)
 
 
 def refuses(problem: Problem) -> str | None:
-    if problem.target != "cpu":
-        return f"runs on CPUs; this is {problem.target}"
-    loaded = load_native()
-    if isinstance(loaded, str):
-        return loaded
-    if not _algorithms(problem):
-        return f"leaves weights in {problem.w_kind.layout} to torch, which is not deterministic"
-    return None
+    refusal = native_refusal(problem.target)
+    if refusal is None and not _algorithms(problem, "scalar"):
+        return f"leaves {problem.w_kind} to torch, whose bits depend on threads"
+    return refusal
 
 
 def configs(problem: Problem) -> list[Config]:
     """All that can do it, the fastest by rule first."""
-    loaded = load_native()
-    if isinstance(loaded, str):
-        return []
-    return [Config(algorithm, loaded.isa) for algorithm in _algorithms(problem)]
+    packs = problem.w_kind.layout != LANES
+    return [
+        Config(config.isa, algorithm, packs and algorithm != "panels")
+        for config in native_configs()
+        for algorithm in _algorithms(problem, config.isa)
+    ]
 
 
-def _algorithms(problem: Problem) -> list[str]:
-    loaded = load_native()
-    isa = loaded.isa if not isinstance(loaded, str) else "scalar"
-    rows = problem.m / problem.groups if problem.ragged else problem.m
-    streams = _streams(problem)
-    ranked: list[tuple[float, str]] = []  # how early, and what
-    if streams and _takes_int8(problem):
-        ranked.append((0, "int8"))
-    if streams and isa == "amx" and problem.x == "bfloat16":
-        ranked.append((1 if rows >= _AMX_ROWS else 3, "amx"))
-    if streams:
-        ranked.append((2, "stream"))
-    if not problem.deterministic:
-        ranked.append((1.5 if rows >= _PANEL_ROWS else 4, "panels"))
-    return [algorithm for _, algorithm in sorted(ranked)]
-
-
-def _streams(problem: Problem) -> bool:
-    """Whether the streaming kernels read these weights as they are."""
+def _algorithms(problem: Problem, isa: str) -> list[str]:
     format, layout = problem.w_kind
-    bits = format.element.bits
-    block = format.block >= 32 or (format.block == 16 and bits in (2, 4, 8))
-    decoder = bits <= 6 or format.element.name in native.DECODERS
-    return str(layout) == _PREPARED and block and decoder
-
-
-def _takes_int8(problem: Problem) -> bool:
-    quantized = "@" in problem.x and problem.x_kind.format == INT8
-    return quantized and problem.w_kind.format.element.bits in (2, 4)
+    device = torch.device("cpu")
+    if not streams(format) or not (layout == LANES or packs_lanes(format, layout, LANES, device)):
+        return [] if problem.deterministic else ["panels"]
+    rows = problem.m / max(problem.groups, 1) if problem.ragged else problem.m
+    ranked = [(2, "stream"), (1 if rows >= _BLOCK_ROWS else 4, "blocks")]
+    if isa == "amx" and problem.x == "bfloat16":
+        ranked.append((0 if rows >= _AMX_ROWS else 3, "amx"))
+    if "@" in problem.x and problem.x_kind.format == INT8 and format.element.bits in (2, 4):
+        ranked.append((-1, "int8"))
+    return [algorithm for _, algorithm in sorted(ranked)]
 
 
 def launch(
@@ -105,80 +101,137 @@ def launch(
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, n]
 ) -> None:
-    sizes = [problem.m] * problem.groups if group_sizes is None else group_sizes.tolist()
-    ends = [0, *(stop for _, stop in group_slices(sizes, problem.rows))]
-    out[ends[-1] :] = 0
+    ends = _group_ends(problem, group_sizes)
+    if ends[-1] < problem.rows:
+        out[ends[-1] :] = 0  # rows of nobody
     activation = parse_activation(problem.activation) if problem.gated else None
     if config.algorithm == "panels":
-        _multiply_panels(problem, config, x, weights, biases, ends, activation, out)
-    else:
-        _call(problem, config, x, weights, biases, ends, activation, out)
+        _multiply_by_torch(problem, config, x, weights, biases, ends, activation, out)
+        return
+    rows = _Rows.of(problem, config, x)
+    if not config.packs:
+        _multiply(problem, config, rows, weights, biases, ends, activation, out)
+        return
+    for group, start, stop, first, last in _panels(problem, ends):
+        packed = tuple(_pack(problem, part, group, first, last) for part in weights)
+        columns = tuple(None if bias is None else bias[group, None, first:last] for bias in biases)
+        part = out[start:stop, first:last]
+        _multiply(
+            problem, config, rows[start:stop], packed, columns, [0, stop - start], activation, part
+        )
 
 
-def _call(
+def _group_ends(problem: Problem, group_sizes: Tensor | None) -> list[int]:
+    """Rows of group g are those from ends[g] to ends[g + 1]."""
+    if group_sizes is None:
+        return [problem.m * group for group in range(problem.groups + 1)]
+    return [0, *(stop for _, stop in group_slices(group_sizes.tolist(), problem.rows))]
+
+
+def _panels(problem: Problem, ends: list[int]) -> Iterator[tuple[int, int, int, int, int]]:
+    """group, its rows of x, and some rows of its weight: for every group that has rows."""
+    height = max(_PANEL_FLOATS // problem.k, 1)
+    height += -height % max(problem.w_kind.layout.row_granularity, 16)
+    for group, (start, stop) in enumerate(itertools.pairwise(ends)):
+        if start < stop:
+            for first in range(0, problem.n, height):
+                yield group, start, stop, first, min(first + height, problem.n)
+
+
+def _pack(problem: Problem, part: Parts, group: int, first: int, last: int) -> Parts:
+    format, layout = problem.w_kind
+    codes, scale = part.codes[group, None, first:last], part.scale[group, None, first:last]
+    packed = pack_lanes(codes, scale, format, layout, (1, last - first, problem.k))
+    tensor_scale = None if part.tensor_scale is None else part.tensor_scale[group, None]
+    return Parts(*packed, tensor_scale, part.codebook)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """x as an algorithm takes it: numbers, or codes of int8 and their block scales."""
+
+    values: Tensor  # [rows, k]
+    scale: Tensor | None  # [rows]: tensor scales
+    block_scale: Tensor | None
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config, x: Tensor | Parts) -> _Rows:
+        if isinstance(x, Tensor):
+            return cls(x if x.stride(-1) == 1 else x.contiguous(), None, None)
+        if config.algorithm == "int8":
+            return cls(x.codes.contiguous(), x.tensor_scale, x.scale.contiguous())
+        every, shape = slice(0, problem.rows), (problem.rows, problem.k)
+        return cls(_decoded(problem.x_kind, config, x, shape, every), x.tensor_scale, None)
+
+    def __getitem__(self, rows: slice) -> _Rows:
+        scale = None if self.scale is None else self.scale[rows]
+        block_scale = None if self.block_scale is None else self.block_scale[rows]
+        return _Rows(self.values[rows], scale, block_scale)
+
+
+def _multiply(
     problem: Problem,
     config: Config,
-    x: Tensor | Parts,
-    weights: tuple[Parts, ...],
+    x: _Rows,
+    weights: tuple[Parts, ...],  # in lanes
     biases: tuple[Tensor | None, ...],
     ends: list[int],
     activation: Activation | None,
-    out: Tensor,
+    out: Tensor,  # [rows, n], with adjacent columns
 ) -> None:
     """One of the library's own algorithms."""
-    row_begin = torch.tensor(ends, dtype=torch.int64)
-    block_scale: Tensor | None = None
-    if config.algorithm == "int8" and isinstance(x, Parts):
-        values, x_scale = x.codes, x.tensor_scale
-        block_scale = x.scale.contiguous()
-    else:
-        values, x_scale = _values(problem, x)
-    values = values if values.stride(-1) == 1 else values.contiguous()
+    row_begin = (ctypes.c_int64 * len(ends))(*ends)
     kept = [None if bias is None else bias.contiguous() for bias in biases]
-    gate, up = (
-        native.Weight(
-            pointer(part.codes),
-            pointer(part.scale),
-            pointer(part.tensor_scale),
-            pointer(bias),
-            native.DTYPES[dtype_name(bias.dtype)] if bias is not None else 0,
-        )
-        for part, bias in ((weights[0], kept[0]), (weights[-1], kept[-1]))
-    )
+    gate, up = (_weight(weights[i], kept[i]) for i in (0, -1))
     call = native.Matmul(
         native_format(problem.w_kind.format, weights[0].codebook),
         gate,
         up,
-        problem.groups,
-        problem.n,
+        len(ends) - 1,
+        out.shape[1],
         problem.k,
-        pointer(row_begin),
-        pointer(values),
-        values.stride(0),
-        native.DTYPES[dtype_name(values.dtype)],
-        pointer(x_scale),
-        pointer(block_scale),
+        ctypes.addressof(row_begin),
+        pointer(x.values),
+        x.values.stride(0),
+        native.DTYPES[dtype_name(x.values.dtype)],
+        pointer(x.scale),
+        pointer(x.block_scale),
         pointer(out),
+        out.stride(0),
         native.DTYPES[problem.out],
         native.ACTIVATIONS[activation.name if activation else ""],
         activation.alpha if activation else 0.0,
         activation.limit if activation else 0.0,
         native.ISAS.index(config.isa),
-        torch.get_num_threads(),
+        config.threads,
     )
     call_native(f"bs_{config.algorithm}", call)
 
 
-def _values(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
-    """x as floats, decode * scale where it is quantised, and its tensor scales."""
-    if isinstance(x, Tensor):
-        return x, None
-    return decode_rows(
-        problem.x_kind, x, (problem.rows, problem.k), 0, problem.rows
-    ), x.tensor_scale
+def _weight(part: Parts, bias: Tensor | None) -> native.Weight:
+    return native.Weight(
+        pointer(part.codes),
+        pointer(part.scale),
+        pointer(part.tensor_scale),
+        pointer(bias),
+        0 if bias is None else native.DTYPES[dtype_name(bias.dtype)],
+    )
 
 
-def _multiply_panels(
+def _decoded(
+    kind: Kind, config: Config, part: Parts, shape: tuple[int, int], rows: slice
+) -> Tensor:
+    """decode * scale of some rows of a matrix, float32."""
+    if str(kind.layout) not in DECODED:
+        codes, scale = unpack_rows(part, kind, shape, rows)
+        return scaled_values(codes, scale, kind.format, part.codebook).to(torch.float32)
+    out = torch.empty(1, rows.stop - rows.start, shape[1], dtype=torch.float32)
+    codes, scale = kind.layout.slice_rows(part.codes, part.scale, kind.format, shape, rows)
+    decode(kind, Parts(codes[None], scale[None], None, part.codebook), config, out)
+    return out[0]
+
+
+def _multiply_by_torch(
     problem: Problem,
     config: Config,
     x: Tensor | Parts,
@@ -188,49 +241,18 @@ def _multiply_panels(
     activation: Activation | None,
     out: Tensor,
 ) -> None:
-    """Some columns at a time: decode them, let torch multiply, finish."""
-    values, x_scale = _values(problem, x)
-    values = values.float()
-    width = min(max(_PANEL_FLOATS // problem.k, 1), problem.n)
-    width += -width % _TILE
-    for group, (start, stop) in enumerate(itertools.pairwise(ends)):
-        if start == stop:
-            continue
-        for first in range(0, problem.n, width):
-            last = min(first + width, problem.n)
-            branches = []
-            for part, bias in zip(weights, biases, strict=True):
-                y = _product(problem, config, values[start:stop], part, group, first, last)
-                if x_scale is not None:
-                    y *= x_scale[start:stop, None]
-                if part.tensor_scale is not None:
-                    y *= part.tensor_scale[group]
-                branches.append(y if bias is None else y + bias[group, first:last].float())
-            y = branches[0] if activation is None else activation(*branches)
-            out[start:stop, first:last] = y
-
-
-def _product(
-    problem: Problem, config: Config, x: Tensor, part: Parts, group: int, first: int, last: int
-) -> Tensor:
-    """x times rows `first` to `last` of one matrix, float32."""
-    format, layout = problem.w_kind
-    if str(layout) != _PREPARED:
-        one = Parts(part.codes[group], part.scale[group], None, part.codebook)
-        return x @ decode_rows(problem.w_kind, one, (problem.n, problem.k), first, last).T
-    tiles = -(-last // _TILE) - first // _TILE
-    panel = torch.empty(problem.k, tiles * _TILE, dtype=torch.float32)
-    codes, scales = part.codes[group, first // _TILE :], part.scale[group, first // _TILE :]
-    call = native.Panel(
-        native_format(format, part.codebook),
-        pointer(codes),
-        pointer(scales),
-        tiles,
-        problem.k,
-        pointer(panel),
-        panel.stride(0),
-        native.ISAS.index(config.isa),
-        torch.get_num_threads(),
-    )
-    call_native("bs_decode_panel", call)
-    return x @ panel[:, : last - first]
+    """Some rows of the weight at a time: decode them, let torch multiply, finish."""
+    rows, shape = _Rows.of(problem, config, x), (problem.n, problem.k)
+    values = rows.values.float()
+    for group, start, stop, first, last in _panels(problem, ends):
+        branches = []
+        for part, bias in zip(weights, biases, strict=True):
+            one = matrix(part, group)
+            panel = _decoded(problem.w_kind, config, one, shape, slice(first, last))
+            y = values[start:stop] @ panel.T
+            if rows.scale is not None:
+                y *= rows.scale[start:stop, None]
+            if part.tensor_scale is not None:
+                y *= part.tensor_scale[group]
+            branches.append(y if bias is None else y + bias[group, first:last].float())
+        out[start:stop, first:last] = branches[0] if activation is None else activation(*branches)

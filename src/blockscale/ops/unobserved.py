@@ -1,0 +1,25 @@
+"""Which calls may skip torch's dispatcher, whose custom ops cost as much as a small product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:
+    """Nobody needs to see the call as an op: no compiler, gradient, mode, transform or subclass."""
+    if torch.compiler.is_compiling():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    grad = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is not None and (type(tensor) not in _PLAIN or (grad and tensor.requires_grad)):
+            return False
+    return True
