@@ -119,18 +119,17 @@ class PackedModule(nn.Module):
     ) -> None:
         saved = local_metadata.get("formats", {})
         for name, (format, _, _) in self._meanings.items():
-            keys = {
-                f"{name}_{field}" for field in FIELDS if prefix + f"{name}_{field}" in state_dict
-            }
             if saved.get(name, format.spec) != format.spec:
                 error_msgs.append(
                     f"{prefix}{name} was saved as {saved[name]}, this module holds {format.spec}"
                 )
-            for key in keys:
-                given, wanted = state_dict[prefix + key], self._buffers[key]
-                if wanted is not None and given.dtype != wanted.dtype:
-                    error_msgs.append(f"{prefix}{key} must be {wanted.dtype}, got {given.dtype}")
-            if keys:  # what was there may be another's too: load into a copy
+            every = [f"{name}_{field}" for field in FIELDS]
+            present = [key for key in every if prefix + key in state_dict]
+            for key in present:
+                given, held = state_dict[prefix + key], self._buffers[key]
+                if held is not None and given.dtype != held.dtype:
+                    error_msgs.append(f"{prefix}{key} must be {held.dtype}, got {given.dtype}")
+            if present:  # what is held may be another's too: load into a copy
                 self._hold(name, _copy(self._held(name).pack(canonical(format))))
         super()._load_from_state_dict(
             state_dict,

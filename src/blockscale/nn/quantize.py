@@ -62,13 +62,13 @@ def quantize_(
     _check_codebook(codebook, formats)
     plan = make_plan(model, formats, selector(where), x_format)
     layers: list[LayerReport] = []
+    fit = codebook is not None
     with torch.inference_mode(mode=False):  # what that makes could never take part in training
-        for step in track(plan, lambda step: step.names[0], progress):
-            if isinstance(step.decision, str):
-                layers += _kept(step.names[0], model.get_submodule(step.names[0]), step.decision)
+        for names, decision in track(plan, lambda step: step.names[0], progress):
+            if isinstance(decision, str):
+                layers += _kept(names[0], model.get_submodule(names[0]), decision)
             else:
-                fit = codebook is not None
-                layers += _swap(model, step.names, step.decision, scale, x_format, fit)
+                layers += _swap(model, names, decision, scale, x_format, fit)
     return Report(tuple(layers), formats.unused)
 
 
