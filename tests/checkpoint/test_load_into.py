@@ -76,7 +76,7 @@ def test_plain_tensors_take_the_dtype_of_the_model(tmp_path):
 @pytest.mark.parametrize(
     ("model", "extra", "message"),
     [
-        (Toy(k=32), {}, r"up.weight is \[96, 64\], the model's layer is \[96, 32\]"),
+        (Toy(k=32), {}, r"down.weight is \[64, 96\], the model's layer is \[32, 96\]"),
         (Toy(bias=False), {}, "up has a bias only in one of model and checkpoint"),
         (Toy(), {"ghost": torch.zeros(1)}, "the model has no ghost"),
         (Toy(), {"norm.bias": torch.zeros(3)}, r"norm.bias is \[3\], the model's is \[64\]"),

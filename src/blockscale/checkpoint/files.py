@@ -9,6 +9,7 @@ for.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -170,9 +171,14 @@ def _open(path: Path) -> Any:
         ) from None
 
 
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts layer 2 before layer 10."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", name)]
+
+
 def _entries(file: str, opened: Any) -> list[Entry]:
     found = []
-    for name in opened.offset_keys():  # as they lie in the file, so that reading runs forward
+    for name in sorted(opened.keys(), key=_natural):
         part = opened.get_slice(name)
         dtype = DTYPES.get(part.get_dtype())
         if dtype is None:

@@ -72,7 +72,7 @@ def _resume(folder: Path, task: Mapping[str, Any]) -> Journal:
         before = begun.get("task", {}).get(key)
         if before != value:
             raise ValueError(
-                f"{folder} was begun with another {key}: {_difference(before, value)}. Run the "
+                f"{folder} was begun otherwise ({key}: {_difference(before, value)}): run the "
                 "first command again to finish it, or remove the folder to start afresh"
             )
     for path in folder.iterdir():

@@ -20,7 +20,7 @@ from blockscale.checkpoint.dialects import (
 )
 from blockscale.checkpoint.fused import check_shared, fused_groups
 from blockscale.checkpoint.save import SHARD_SIZE
-from blockscale.checkpoint.select import Choice, Rule, choose
+from blockscale.checkpoint.select import KEEP, Choice, Rule, choose
 from blockscale.checkpoint.shards import Outline, Shard, plan_shards
 from blockscale.checkpoint.stored import Stored, module_of, outline
 from blockscale.formats import Format
@@ -46,7 +46,7 @@ class Settings:
     def as_json(self) -> dict[str, Any]:
         return {
             "format": self.format.name,
-            "layers": [f"{rule.pattern}={rule.format or 'keep'}" for rule in self.rules],
+            "layers": [f"{rule.pattern}={rule.format or KEEP}" for rule in self.rules],
             "scale": self.scale,
             "dialect": self.dialect,
             "shard_size": self.shard_size,
@@ -125,7 +125,7 @@ def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
             raise ValueError(
                 f"--layers {text!r}: expected PATTERN=FORMAT, as in '*.down_proj=mxfp8'"
             )
-        rules.append(Rule(pattern, None if name == "keep" else find_format(name)))
+        rules.append(Rule(pattern, None if name == KEEP else find_format(name)))
     return tuple(rules)
 
 
