@@ -13,7 +13,7 @@ from rich.table import Table
 from blockscale import ops
 from blockscale.formats import CATALOGUE
 from blockscale.problem import Kind, Problem
-from blockscale.runtime import VARIABLES, describe_device, devices, target_of
+from blockscale.runtime import VARIABLES, describe_device, devices, load_native, target_of
 
 _PACKAGES = ("blockscale", "torch", "triton", "safetensors", "transformers", "matplotlib")
 
@@ -25,6 +25,7 @@ def doctor() -> None:
     for name in _PACKAGES:
         console.print(f"{name:13s} {_version(name)}", highlight=False)
     console.print(f"{'cuda':13s} {torch.version.cuda or 'torch was built without CUDA'}")
+    console.print(f"{'native CPU':13s} {_native()}", highlight=False)
     for device in devices():
         console.print()
         console.print(_kernels(device))
@@ -38,6 +39,11 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
+
+
+def _native() -> str:
+    loaded = load_native()
+    return loaded if isinstance(loaded, str) else f"{loaded.isa}, {loaded.path}"
 
 
 def _kernels(device: torch.device) -> Table:
