@@ -110,7 +110,8 @@ def launch(
         return
     rows = _Rows.of(problem, config, x)
     if not config.packs:
-        _multiply(problem, config, rows, weights, biases, ends, activation, out)
+        whole = tuple(_contiguous(part) for part in weights)
+        _multiply(problem, config, rows, whole, biases, ends, activation, out)
         return
     for group, start, stop, first, last in _panels(problem, ends):
         packed = tuple(_pack(problem, part, group, first, last) for part in weights)
@@ -143,7 +144,19 @@ def _pack(problem: Problem, part: Parts, group: int, first: int, last: int) -> P
     codes, scale = part.codes[group, None, first:last], part.scale[group, None, first:last]
     packed = pack_lanes(codes, scale, format, layout, (1, last - first, problem.k))
     tensor_scale = None if part.tensor_scale is None else part.tensor_scale[group, None]
-    return Parts(*packed, tensor_scale, part.codebook)
+    codebook = None if part.codebook is None else part.codebook.contiguous()
+    return Parts(*packed, tensor_scale, codebook)
+
+
+def _contiguous(part: Parts) -> Parts:
+    """Matrices or rows of a larger tensor are copied: native code takes all there is."""
+    codes, scale, tensor_scale, codebook = part
+    return Parts(
+        codes.contiguous(),
+        scale.contiguous(),
+        None if tensor_scale is None else tensor_scale.contiguous(),
+        None if codebook is None else codebook.contiguous(),
+    )
 
 
 @dataclass(frozen=True)
@@ -158,8 +171,9 @@ class _Rows:
     def of(cls, problem: Problem, config: Config, x: Tensor | Parts) -> _Rows:
         if isinstance(x, Tensor):
             return cls(x if x.stride(-1) == 1 else x.contiguous(), None, None)
+        x = _contiguous(x)  # one tensor scale may be spread over all rows
         if config.algorithm == "int8":
-            return cls(x.codes.contiguous(), x.tensor_scale, x.scale.contiguous())
+            return cls(x.codes, x.tensor_scale, x.scale)
         every, shape = slice(0, problem.rows), (problem.rows, problem.k)
         return cls(_decoded(problem.x_kind, config, x, shape, every), x.tensor_scale, None)
 
