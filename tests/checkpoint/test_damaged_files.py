@@ -127,7 +127,7 @@ def test_unknown_dtype(tmp_path):
     entry = {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}
     hand_made(path, {"a": entry}, b"ab")
     with pytest.raises(
-        ValueError, match="'a' has dtype F4, which is not read|not a safetensors file"
+        ValueError, match=r"'a' has dtype F4, which is not read|not a safetensors file"
     ):
         load(path)
     hand_made(path, {"a": {**entry, "dtype": "F99"}}, b"ab")
