@@ -40,20 +40,10 @@ def is_scalar(entry: Entry) -> bool:
 
 
 def inverse(x: Tensor) -> Tensor:
-    """1 / x as IEEE divides; a scalar divided by a tensor may be an approximation."""
-    return torch.ones_like(x) / x
+    """float32(1 / x) as IEEE divides; a scalar divided by a tensor may be an approximation.
 
-
-def reciprocal(scale: Tensor) -> Tensor:
-    """float32 r with float32(1 / r) == scale where there is one, else the r that comes nearest.
-
-    There is one for every scale that was itself rounded from a reciprocal, as all of `quantize` and
-    all read from a reciprocal are. Other scales move by at most one part in 2^23.
+    A float32 that is itself the inverse of one, as every tensor scale of `quantize` is and all that
+    are read from reciprocals, comes back exactly from two inversions. Others, one in six, move by
+    at most one part in 2^23; no neighbouring reciprocal would serve them better.
     """
-    nearest = inverse(scale)
-    best = nearest
-    for bound in (torch.inf, 0.0):
-        neighbour = nearest.nextafter(torch.full_like(nearest, bound))
-        exact = (inverse(neighbour) == scale) & (inverse(best) != scale)
-        best = torch.where(exact, neighbour, best)
-    return best
+    return torch.ones_like(x) / x
