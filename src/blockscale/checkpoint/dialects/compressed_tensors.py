@@ -23,7 +23,6 @@ from blockscale.checkpoint.dialects.parts import (
     check_blocks,
     inverse,
     is_scalar,
-    reciprocal,
     siblings,
 )
 from blockscale.checkpoint.files import Files
@@ -170,7 +169,7 @@ def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
     module, _, role = name.rpartition(".")
     if isinstance(value, Tensor):
         if role == "input_scale":
-            return {f"{module}.input_global_scale": reciprocal(value.reshape(1))}
+            return {f"{module}.input_global_scale": inverse(value.reshape(1))}
         return {name: value}
     scheme = _BY_FORMAT[value.format.name]
     parts = {
@@ -178,7 +177,7 @@ def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
         "weight_scale": value.scale.view(scheme.scale_dtype),
     }
     if value.tensor_scale is not None:
-        parts["weight_global_scale"] = reciprocal(value.tensor_scale.reshape(1))
+        parts["weight_global_scale"] = inverse(value.tensor_scale.reshape(1))
     return {f"{module}.{role}": part for role, part in parts.items()}
 
 
