@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import blockscale as bs
 from blockscale import cli
+from blockscale.runtime import load_native
 
 runner = CliRunner()
 
@@ -86,7 +87,13 @@ def test_version_and_shapes_in_help():
 
 def test_explain_and_doctor():
     out = invoke("explain", 4, 256, 512, "--format", "mxfp4", "--x-format", "mxfp8").output
-    assert "runs     reference" in out
+    native = load_native()
+    if isinstance(native, str):
+        assert f"not      cpu: {native}" in out
+        assert "runs     reference" in out
+    else:
+        assert re.search(rf"runs     cpu with \w+ on {native.isa}, \d+ threads", out)
+        assert "could    reference" in out
     assert "flop/byte" in out
     gated = invoke("explain", 4, 256, 512, "--gated", "--experts", 8).output
     assert "grouped_gated_matmul m=4 n=256 k=512 experts=8" in gated

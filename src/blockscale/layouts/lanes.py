@@ -106,7 +106,8 @@ class LaneScales:
         """uint8 [..., n, blocks * bytes] -> uint8 [..., tiles, bytes]."""
         lead, n = scale.shape[:-2], scale.shape[-2]
         padded = torch.nn.functional.pad(scale, (0, 0, 0, -n % TILE))
-        tiled = padded.reshape(*lead, _ceil(n, TILE), TILE, -1, scale_bytes)
+        blocks = scale.shape[-1] // scale_bytes
+        tiled = padded.reshape(*lead, _ceil(n, TILE), TILE, blocks, scale_bytes)
         return tiled.transpose(-3, -2).flatten(-3).contiguous()
 
     def unpack(self, storage: Tensor, shape: tuple[int, ...], scale_bytes: int) -> Tensor:

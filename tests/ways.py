@@ -1,0 +1,81 @@
+"""The ways in which this machine can compute a product: kernel, instruction set, algorithm."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale.kernels import KERNELS
+from blockscale.ops import choose
+from blockscale.runtime import load_native, native
+
+_loaded = load_native()
+MISSING = f"no native library: {_loaded}" if isinstance(_loaded, str) else ""
+ISAS = () if isinstance(_loaded, str) else native.ISAS[: native.ISAS.index(_loaded.isa) + 1]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A kernel on canonical weights; or, with an instruction set and an algorithm, a native one on
+    prepared weights."""
+
+    name: str
+    isa: str = ""
+    algorithm: str = ""
+
+    def __str__(self):
+        return "-".join(filter(None, (self.name, self.isa, self.algorithm)))
+
+    def weight(self, values, fmt, **options):
+        return self.place(bs.quantize(values, fmt, **options))
+
+    def place(self, q):
+        return q.prepare() if self.isa else q
+
+    def rounds_weights(self, fmt, dtype):
+        """Whether tiles of bfloat16, which cannot hold these weights, may be multiplied."""
+        tiles = self.name == "cpu" and "amx" in ISAS and self.algorithm in ("", "amx")
+        return tiles and dtype == torch.bfloat16 and (fmt.is_codebook or fmt.scale.bits == 32)
+
+    @contextmanager
+    def only(self):
+        """No other kernel but, where this one refuses, the reference; the algorithm where legal."""
+        with pytest.MonkeyPatch.context() as patch:
+            for verb, kernels in KERNELS.items():
+                kept = [k for k in kernels if k.NAME in (self.name, "reference")]
+                if self.algorithm and "matmul" in verb:
+                    kept = [Preferring(self.algorithm, k) if k.NAME == "cpu" else k for k in kept]
+                patch.setitem(KERNELS, verb, tuple(kept))
+            if self.isa:
+                patch.setenv("BLOCKSCALE_ISA", self.isa)
+            forget()
+            yield self
+        forget()
+
+
+class Preferring:
+    """The native products with one algorithm before the others."""
+
+    def __init__(self, algorithm, kernel):
+        self.NAME, self.algorithm = kernel.NAME, algorithm
+        self.refuses, self.launch, self.every = kernel.refuses, kernel.launch, kernel.configs
+
+    def configs(self, problem):
+        return sorted(self.every(problem), key=lambda config: config.algorithm != self.algorithm)
+
+
+def forget():
+    """What was decided under another environment."""
+    load_native.cache_clear()
+    choose.cache_clear()
+
+
+# What runs without tiles at the level of AMX is the code of the level before it.
+NATIVE = [
+    Way("cpu", isa, algorithm)
+    for isa in ISAS
+    for algorithm in (("amx",) if isa == "amx" else ("stream", "blocks"))
+]
+EVERY = [*(Way(name) for name in sorted({k.NAME for k in KERNELS["matmul"]})), *NATIVE]
