@@ -8,7 +8,7 @@
 
 namespace blockscale {
 
-constexpr int ABI_VERSION = 3;
+constexpr int ABI_VERSION = 4;
 
 // Instruction sets, each including the ones before it on x86.
 enum Isa : int32_t { SCALAR = 0, AVX2 = 1, AVX512 = 2, AMX = 3 };
@@ -46,7 +46,8 @@ struct Weight {
 
 // y = act(x @ gate.T + bias) * (x @ up.T + bias), or just x @ w.T + bias.
 struct Matmul {
-  Format format;
+  Format format;             // of both; up has a table of its own
+  const float* up_table;
   Weight gate;               // the only weight where activation is NONE
   Weight up;
   int64_t groups, n, k;

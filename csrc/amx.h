@@ -113,7 +113,7 @@ template <class Decoder>
 bool decode_tile_by_exponents(const Decoder decode, const TileOf& at, int which, int64_t first,
                               int64_t chunks, const SlabTile& to) {
   constexpr int BITS = Decoder::BITS;
-  const Format& format = at.call.format;
+  const Format format = at.format(which);
   const PairDecoder<Decoder> pairs(format);
   const int64_t start = first * lanes::CHUNK;
   const uint8_t* codes = at.codes(which) + first * BITS * 64;
@@ -226,8 +226,8 @@ bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t
   const TileConfig config(once ? rows : BLOCK_ROWS);
   _tile_loadconfig(&config);
   bool safe = true;
-  with_decoder(call.format, [&](const auto& decode) {
-    for (int w = 0; w < weights; ++w)
+  for (int w = 0; w < weights; ++w)
+    with_decoder(TileOf(call, group, tile).format(w), [&](const auto& decode) {
       for (int64_t first = 0; first < chunks && safe; first += depth) {
         const int64_t count = chunks - first < depth ? chunks - first : depth;
         safe = decode_slab(decode, facts, call, w, group, tile, first, count, scratch.slab);
@@ -242,7 +242,7 @@ bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t
             multiply<false>(x0, x0, scratch.slab, count, start, finish, sums);
         }
       }
-  });
+    });
   _tile_release();
   if (!safe) return false;
   for (int t = 0; t < PANEL_TILES && tile + t < lanes::tiles(call.n); ++t) {

@@ -74,8 +74,8 @@ void multiply_rows(const Matmul& call, const float* x, int64_t group, int64_t ti
   float* const slab = scratch;
   float* const sums = scratch + depth * lanes::CHUNK * BLOCK_COLUMNS;
   std::memset(sums, 0, size_t(weights * padded * BLOCK_COLUMNS) * sizeof(float));
-  with_decoder(call.format, [&](const auto& decode) {
-    for (int w = 0; w < weights; ++w)
+  for (int w = 0; w < weights; ++w)
+    with_decoder(TileOf(call, group, tile).format(w), [&](const auto& decode) {
       for (int64_t first = 0; first < chunks; first += depth) {
         const int64_t count = chunks - first < depth ? chunks - first : depth;
         decode_block(decode, call, w, group, tile, first, count, slab);
@@ -89,7 +89,7 @@ void multiply_rows(const Matmul& call, const float* x, int64_t group, int64_t ti
           row += taken;
         }
       }
-  });
+    });
   for (int t = 0; t < BLOCK_TILES && tile + t < lanes::tiles(call.n); ++t) {
     const float* gate = sums + t * lanes::ROWS;
     TileOf(call, group, tile + t)

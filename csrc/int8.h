@@ -49,8 +49,9 @@ struct ByteTable {
 };
 
 template <int BITS, int M, int SEGMENT>
-void int8_tile(const ByteTable& table, const Format& format, const uint8_t* codes,
+void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t* codes,
                const uint8_t* scales, const Int8Rows& x, int64_t row, int64_t k, float* totals) {
+  const ByteTable table(integers.bytes);
   constexpr int WORDS = BITS * SEGMENT / lanes::CHUNK, STEPS = 8 / BITS;
   const uint32_t mask = ((1u << BITS) - 1) * 0x01010101u;
   f32x16 total[M] = {};
@@ -78,45 +79,45 @@ void int8_tile(const ByteTable& table, const Format& format, const uint8_t* code
       total[m] += __builtin_convertvector(sums[m], f32x16) *
                   (scale * x.scales[(row + m) * x.segment_stride + s]);
   }
-  for (int m = 0; m < M; ++m) store(totals + m * lanes::ROWS, total[m]);
+  for (int m = 0; m < M; ++m) store(totals + m * lanes::ROWS, total[m] * integers.unit);
 }
 
 // One tile of one group, up to M rows of x from `begin`.
 template <int BITS, int M, int SEGMENT>
-void int8_rows(const Matmul& call, const ByteTable& table, const Int8Rows& x, int64_t group,
+void int8_rows(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
                int64_t tile, int64_t begin, int64_t end) {
   const TileOf at(call, group, tile);
   const bool gated = call.activation != NONE;
   float totals[2][M * lanes::ROWS];
   for (int w = 0; w < 1 + gated; ++w)
-    int8_tile<BITS, M, SEGMENT>(table, call.format, at.codes(w), at.scales(w), x, begin, call.k,
+    int8_tile<BITS, M, SEGMENT>(tables[w], call.format, at.codes(w), at.scales(w), x, begin, call.k,
                                 totals[w]);
   at.finish(begin, end, M, totals[0], gated ? totals[1] : nullptr);
 }
 
 template <int BITS, int SEGMENT>
-void int8_group(const Matmul& call, const ByteTable& table, const Int8Rows& x, int64_t group,
+void int8_group(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
                 int64_t tile) {
   const int64_t end = call.row_begin[group + 1];
   for (int64_t row = call.row_begin[group]; row < end; row += 4) {
     if (end - row > 2)
-      int8_rows<BITS, 4, SEGMENT>(call, table, x, group, tile, row, end);
+      int8_rows<BITS, 4, SEGMENT>(call, tables, x, group, tile, row, end);
     else if (end - row == 2)
-      int8_rows<BITS, 2, SEGMENT>(call, table, x, group, tile, row, end);
+      int8_rows<BITS, 2, SEGMENT>(call, tables, x, group, tile, row, end);
     else
-      int8_rows<BITS, 1, SEGMENT>(call, table, x, group, tile, row, end);
+      int8_rows<BITS, 1, SEGMENT>(call, tables, x, group, tile, row, end);
   }
 }
 
-void int8(const Matmul& call, const uint8_t* bytes, const Int8Rows& x, int64_t group,
+// tables: of gate and up.
+void int8(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
           int64_t tile) {
-  const ByteTable table(bytes);
   if (call.format.block == 16) {
-    if (call.format.bits == 4) return int8_group<4, 16>(call, table, x, group, tile);
-    return int8_group<2, 16>(call, table, x, group, tile);
+    if (call.format.bits == 4) return int8_group<4, 16>(call, tables, x, group, tile);
+    return int8_group<2, 16>(call, tables, x, group, tile);
   }
-  if (call.format.bits == 4) return int8_group<4, 32>(call, table, x, group, tile);
-  int8_group<2, 32>(call, table, x, group, tile);
+  if (call.format.bits == 4) return int8_group<4, 32>(call, tables, x, group, tile);
+  int8_group<2, 32>(call, tables, x, group, tile);
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

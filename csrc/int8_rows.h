@@ -11,26 +11,23 @@
 
 namespace blockscale {
 
-// Values of a format as integers, and what one of their units is worth: exact for E2M1, whose values
-// are halves; a codebook is rounded to multiples of its largest value over 127.
-struct IntegerTable {
-  uint8_t bytes[16];
-  float unit;
-
-  IntegerTable(const Format& format, int offset) {
-    const int count = 1 << format.bits;
-    float largest = 0;
-    bool halves = true;
-    for (int i = 0; i < count; ++i) {
-      const float size = std::fabs(format.table[i]);
-      if (size > largest) largest = size;
-      halves = halves && 2 * size == std::floor(2 * size) && size < 64;
-    }
-    unit = halves && largest > 1 ? 0.5f : (largest > 0 ? largest : 1.0f) / 127;
-    for (int i = 0; i < 16; ++i)
-      bytes[i] = uint8_t(int(std::nearbyint(format.table[i % count] / unit)) + offset);
+// Exact for E2M1, whose values are halves; a codebook is rounded to multiples of its largest value
+// over 127. offset: what the kernel wants added to each.
+inline IntegerTable integer_table(const float* values, int bits, int offset) {
+  const int count = 1 << bits;
+  float largest = 0;
+  bool halves = true;
+  for (int i = 0; i < count; ++i) {
+    const float size = std::fabs(values[i]);
+    if (size > largest) largest = size;
+    halves = halves && 2 * size == std::floor(2 * size) && size < 64;
   }
-};
+  IntegerTable table;
+  table.unit = halves && largest > 1 ? 0.5f : (largest > 0 ? largest : 1.0f) / 127;
+  for (int i = 0; i < 16; ++i)
+    table.bytes[i] = uint8_t(int(std::nearbyint(values[i % count] / table.unit)) + offset);
+  return table;
+}
 
 // The column of a chunk that byte `byte` of a word holds once its codes are shifted down by `step`
 // codes: bytes 0 and 1 are of the low half, which has the even columns, bytes 2 and 3 of the high.
@@ -45,7 +42,7 @@ inline int8_t integer_of(uint8_t code) { return int8_t(code == 0 ? -127 : int(co
 class ArrangedRows {
  public:
   // offset: how much higher the kernel's bytes of weights are than the integers they stand for.
-  ArrangedRows(const Matmul& call, float unit, int offset) {
+  ArrangedRows(const Matmul& call, int offset) {
     const int segment = call.format.block == 16 ? 16 : 32;
     const int64_t padded = call.row_begin[call.groups] + 3;  // rows come up to four at a time
     view_.word_stride = call.k / 4;
@@ -54,7 +51,7 @@ class ArrangedRows {
     scales_.resize(size_t(padded * view_.segment_stride));
     starts_.resize(size_t(padded * view_.segment_stride));
     parallel_for(call.row_begin[call.groups], call.threads,
-                 [&](int64_t row) { arrange(call, row, segment, unit, offset); });
+                 [&](int64_t row) { arrange(call, row, segment, offset); });
     view_.words = words_.data();
     view_.scales = scales_.data();
     view_.starts = starts_.data();
@@ -63,7 +60,7 @@ class ArrangedRows {
   const Int8Rows& view() const { return view_; }
 
  private:
-  void arrange(const Matmul& call, int64_t row, int segment, float unit, int offset) {
+  void arrange(const Matmul& call, int64_t row, int segment, int offset) {
     const uint8_t* codes = static_cast<const uint8_t*>(call.x) + row * call.x_stride;
     const int bits = call.format.bits;
     uint32_t* to = words_.data() + row * view_.word_stride;
@@ -81,7 +78,7 @@ class ArrangedRows {
       for (int i = 0; i < segment; ++i) sum += integer_of(codes[s * segment + i]);
       const size_t at = size_t(row * view_.segment_stride + s);
       starts_[at] = -offset * sum;
-      scales_[at] = block_scale[s * segment / INT8_BLOCK] * (unit / 127);
+      scales_[at] = block_scale[s * segment / INT8_BLOCK] / 127;
     }
   }
 

@@ -24,10 +24,16 @@ struct AmxScratch {
   float* sums;    // [gate, up][rows in blocks of 32][32]
 };
 
+// The elements of a weight as integers, for int8 activations; one is worth `unit`.
+struct IntegerTable {
+  uint8_t bytes[16];
+  float unit;
+};
+
 // int8 activations, arranged for the kernel (int8.h).
 struct Int8Rows {
   const uint32_t* words;  // [rows][k / 4]
-  const float* scales;    // [rows][segments]: of x, times the unit of the weights
+  const float* scales;    // [rows][segments]: what one is worth
   const int32_t* starts;  // [rows][segments]: what a sum begins with
   int64_t word_stride, segment_stride;
 };
@@ -53,7 +59,7 @@ bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t
 
 #define BLOCKSCALE_INT8(isa)                                                                       \
   namespace isa {                                                                                  \
-  void int8(const Matmul& call, const uint8_t* table, const Int8Rows& x, int64_t group,            \
+  void int8(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,      \
             int64_t tile);                                                                         \
   }
 

@@ -296,10 +296,12 @@ EXPORT int bs_int8(const Matmul* call) {
       offset = 128;
     }
 #endif
-    const IntegerTable table(call->format, offset);
-    const ArrangedRows x(*call, table.unit, offset);
+    const int bits = call->format.bits;
+    const IntegerTable tables[2] = {integer_table(call->format.table, bits, offset),
+                                    integer_table(call->up_table, bits, offset)};
+    const ArrangedRows x(*call, offset);
     for_each_tile(*call, 1, [&](int64_t group, int64_t tile) {
-      work(*call, table.bytes, x.view(), group, tile);
+      work(*call, tables, x.view(), group, tile);
     });
   });
 }

@@ -60,43 +60,36 @@ void stream_tile(const Decoder& decode, const Format& format, const uint8_t* cod
   for (int m = 0; m < M; ++m) store(totals + m * lanes::ROWS, sums.total[m]);
 }
 
-// Up to M rows of x from `begin`.
-template <int M, bool HALVES, class Decoder>
-void stream_rows(const Decoder& decode, const TileOf& at, const float* x, int64_t begin,
-                 int64_t end) {
-  const Matmul& call = at.call;
-  const bool gated = call.activation != NONE;
-  float totals[2][M * lanes::ROWS];
-  for (int w = 0; w < 1 + gated; ++w)
-    stream_tile<Decoder, M, HALVES>(decode, call.format, at.codes(w), at.scales(w), x, call.k,
-                                    totals[w]);
-  at.finish(begin, end, M, totals[0], gated ? totals[1] : nullptr);
-}
-
-template <bool HALVES, class Decoder>
-void stream_group(const Decoder& decode, const TileOf& at, const float* x) {
-  const int64_t depth = lanes::chunks(at.call.k) * lanes::CHUNK;
-  const int64_t end = at.call.row_begin[at.group + 1];
-  for (int64_t row = at.call.row_begin[at.group]; row < end;) {
-    const int rows = pass_rows(end - row, MOST_ROWS);
-    with_rows(rows, [&](auto m) {
-      stream_rows<decltype(m)::value, HALVES>(decode, at, x, row, end);
-    });
-    row += rows;
-    x += rows * depth;
-  }
+template <int M>
+void stream_weight(const TileOf& at, int which, const float* x, float* totals) {
+  const Format format = at.format(which);
+  with_decoder(format, [&](const auto& decode) {
+    using Decoder = std::decay_t<decltype(decode)>;
+    // Only of these codes do the two halves of a chunk lie in words of their own.
+    if constexpr (Decoder::BITS == 2 || Decoder::BITS == 4 || Decoder::BITS == 8)
+      if (format.block == 16)
+        return stream_tile<Decoder, M, true>(decode, format, at.codes(which), at.scales(which), x,
+                                             at.call.k, totals);
+    stream_tile<Decoder, M, false>(decode, format, at.codes(which), at.scales(which), x, at.call.k,
+                                   totals);
+  });
 }
 
 // One tile of one group, for every row of it. x: the group's rows, arranged as in passes.h.
 void stream(const Matmul& call, const float* x, int64_t group, int64_t tile) {
   const TileOf at(call, group, tile);
-  with_decoder(call.format, [&](const auto& decode) {
-    constexpr int BITS = std::decay_t<decltype(decode)>::BITS;
-    // Only of these codes do the two halves of a chunk lie in words of their own.
-    if constexpr (BITS == 2 || BITS == 4 || BITS == 8)
-      if (call.format.block == 16) return stream_group<true>(decode, at, x);
-    stream_group<false>(decode, at, x);
-  });
+  const bool gated = call.activation != NONE;
+  const int64_t depth = lanes::chunks(call.k) * lanes::CHUNK, end = call.row_begin[group + 1];
+  float totals[2][MOST_ROWS * lanes::ROWS];
+  for (int64_t row = call.row_begin[group]; row < end;) {
+    const int rows = pass_rows(end - row, MOST_ROWS);
+    with_rows(rows, [&](auto m) {
+      for (int w = 0; w < 1 + gated; ++w) stream_weight<decltype(m)::value>(at, w, x, totals[w]);
+    });
+    at.finish(row, end, rows, totals[0], gated ? totals[1] : nullptr);
+    row += rows;
+    x += rows * depth;
+  }
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

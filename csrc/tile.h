@@ -14,6 +14,11 @@ struct TileOf {
       : call(call), group(group), tile(tile), at(group * lanes::tiles(call.n) + tile) {}
 
   // which: 0 for gate, or the only weight; 1 for up.
+  Format format(int which) const {
+    Format format = call.format;
+    if (which) format.table = call.up_table;
+    return format;
+  }
   const Weight& weight(int which) const { return which ? call.up : call.gate; }
   const uint8_t* codes(int which) const {
     return weight(which).codes + at * lanes::tile_words(call.k, call.format.bits) * 4;

@@ -131,7 +131,7 @@ def test_kbit_errors(call, message):
 def test_kbit_gemm_checks_the_shape():
     packed, absmax, table = compat.quantize_kbit(torch.randn(8, 64), 4)
     tiled = compat.repack_for_gemm(packed, absmax, 64, 8, 4)
-    with pytest.raises(ValueError, match=r"is \[8, 64\], not \[N=4, K_dim=128\]"):
+    with pytest.raises(ValueError, match="N=4, K_dim=128, k=4 need"):
         compat.kbit_gemm(torch.randn(1, 128), *tiled, table, 128, 4, 4)
 
 

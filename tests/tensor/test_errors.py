@@ -75,7 +75,6 @@ W, X, EXPERTS = nv(8, 64), torch.randn(5, 64), nv(3, 8, 64)
          ValueError, "x is on cpu but group_sizes is on meta"),
         (lambda: bs.fit_codebook([1.0], 4), TypeError, "samples must be a Tensor"),
         (lambda: W.pack(bs.layouts.Layout("foo", "rows")), ValueError, "unknown layout foo/rows"),
-        (lambda: bs.matmul(X, W, x_format="int8"), ValueError, "needs the native CPU kernels"),
         (lambda: bs.matmul(X, bs.quantize(torch.randn(8, 64), bs.NVFP4, tensor_scale="row")),
          ValueError,
          "w has one tensor scale per row; weights have one per matrix"),

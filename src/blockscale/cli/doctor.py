@@ -12,6 +12,7 @@ from rich.table import Table
 
 from blockscale import ops
 from blockscale.formats import CATALOGUE
+from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import VARIABLES, describe_device, devices, load_native, target_of
 
@@ -82,6 +83,7 @@ def _sentence(told: dict[str, str]) -> str:
 
 def _sample(verb: str, name: str, target: str) -> Problem:
     format = CATALOGUE[name]
+    layout = canonical(format) if verb == "quantize" else ops.prepared_layout(format, target)
     return Problem(
         verb=verb,
         m=1,
@@ -93,7 +95,7 @@ def _sample(verb: str, name: str, target: str) -> Problem:
         activation="silu" if "gated" in verb else "",
         rule="absmax" if verb == "quantize" else "",
         x="bfloat16",
-        w=str(Kind(format, ops.prepared_layout(format, target))),
+        w=str(Kind(format, layout)),
         out="bfloat16",
         target=target,
     )

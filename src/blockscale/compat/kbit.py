@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blockscale import ops
 from blockscale.formats import CATALOGUE, E4M4, Format, normal_float
+from blockscale.runtime import target_of
 from blockscale.tensor import QTensor, grouped_matmul, linear, matmul, quantize
 
 _BLOCK = 32
@@ -188,10 +190,17 @@ def _prepared(
     N: int,
     k: int,
 ) -> QTensor:
-    q = _with_table(k, codes, scale, codebook)
-    if q.shape[-2:] != (N, K_dim):
-        raise ValueError(f"the packed weight is {list(q.shape[-2:])}, not [N={N}, K_dim={K_dim}]")
-    return q
+    """What `repack_for_gemm` has laid out, with experts in front or not."""
+    format, shape = _format(k), (*codes.shape[:-2], N, K_dim)
+    layout = ops.prepared_layout(format, target_of(codes.device))
+    expected = layout.code_storage_shape(format, shape)
+    if tuple(codes.shape) != expected:
+        raise ValueError(
+            f"the packed weight is {list(codes.shape)}, but N={N}, K_dim={K_dim}, k={k} need "
+            f"{list(expected)}"
+        )
+    one = torch.ones(shape[:-2], dtype=torch.float32, device=codes.device)
+    return QTensor(format, shape, codes, scale, one, codebook.to(torch.float32), layout)
 
 
 def _with_table(k: int, codes: Tensor, scale: Tensor, codebook: Tensor) -> QTensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from blockscale.formats import Codebook, Float, Format
 from blockscale.kernels.contract import Parts
-from blockscale.numerics import cast
+from blockscale.kernels.panels import unpack_rows
+from blockscale.numerics import cast, scaled_values
 from blockscale.problem import Kind, dtype_name
 from blockscale.runtime import load_native, native
 
@@ -125,3 +126,20 @@ def decode(
         config.threads,
     )
     call_native("bs_dequantize", call)
+
+
+def decoded_rows(
+    kind: Kind,
+    config: NativeConfig,
+    part: Parts,  # without a group dimension
+    shape: tuple[int, int],
+    rows: slice,
+) -> Tensor:
+    """decode * scale of some rows of a matrix, float32."""
+    if str(kind.layout) not in DECODED:
+        codes, scale = unpack_rows(part, kind, shape, rows)
+        return scaled_values(codes, scale, kind.format, part.codebook).to(torch.float32)
+    out = torch.empty(1, rows.stop - rows.start, shape[1], dtype=torch.float32)
+    codes, scale = kind.layout.slice_rows(part.codes, part.scale, kind.format, shape, rows)
+    decode(kind, Parts(codes[None], scale[None], None, part.codebook), config, out)
+    return out[0]

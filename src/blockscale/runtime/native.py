@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from blockscale.runtime.environment import isa_override, native_override
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ISAS = ("scalar", "avx2", "avx512", "amx")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
@@ -53,6 +53,7 @@ class Weight(Structure):
 class Matmul(Structure):
     _fields_ = (
         ("format", Format),
+        ("up_table", c_void_p),
         ("gate", Weight),
         ("up", Weight),
         ("groups", c_int64),

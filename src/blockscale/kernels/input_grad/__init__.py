@@ -9,6 +9,6 @@ out          [rows, k]
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.input_grad import reference
+from blockscale.kernels.input_grad import cpu, reference
 
-KERNELS: tuple[Kernel, ...] = (reference,)
+KERNELS: tuple[Kernel, ...] = (cpu, reference)

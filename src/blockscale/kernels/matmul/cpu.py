@@ -23,20 +23,19 @@ from torch import Tensor
 from blockscale.formats import INT8
 from blockscale.kernels.contract import Parts
 from blockscale.kernels.native import (
-    DECODED,
     NativeConfig,
     call_native,
-    decode,
+    decoded_rows,
     native_configs,
     native_format,
     native_refusal,
     pointer,
     streams,
 )
-from blockscale.kernels.panels import matrix, unpack_rows
+from blockscale.kernels.panels import matrix
 from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
-from blockscale.numerics import Activation, group_slices, parse_activation, scaled_values
-from blockscale.problem import Kind, Problem, dtype_name
+from blockscale.numerics import Activation, group_slices, parse_activation
+from blockscale.problem import Problem, dtype_name
 from blockscale.runtime import native
 
 NAME = "cpu"
@@ -175,7 +174,7 @@ class _Rows:
         if config.algorithm == "int8":
             return cls(x.codes, x.tensor_scale, x.scale)
         every, shape = slice(0, problem.rows), (problem.rows, problem.k)
-        return cls(_decoded(problem.x_kind, config, x, shape, every), x.tensor_scale, None)
+        return cls(decoded_rows(problem.x_kind, config, x, shape, every), x.tensor_scale, None)
 
     def __getitem__(self, rows: slice) -> _Rows:
         scale = None if self.scale is None else self.scale[rows]
@@ -197,8 +196,10 @@ def _multiply(
     row_begin = (ctypes.c_int64 * len(ends))(*ends)
     kept = [None if bias is None else bias.contiguous() for bias in biases]
     gate, up = (_weight(weights[i], kept[i]) for i in (0, -1))
+    format = problem.w_kind.format
     call = native.Matmul(
-        native_format(problem.w_kind.format, weights[0].codebook),
+        native_format(format, weights[0].codebook),
+        native_format(format, weights[-1].codebook).table,
         gate,
         up,
         len(ends) - 1,
@@ -232,19 +233,6 @@ def _weight(part: Parts, bias: Tensor | None) -> native.Weight:
     )
 
 
-def _decoded(
-    kind: Kind, config: Config, part: Parts, shape: tuple[int, int], rows: slice
-) -> Tensor:
-    """decode * scale of some rows of a matrix, float32."""
-    if str(kind.layout) not in DECODED:
-        codes, scale = unpack_rows(part, kind, shape, rows)
-        return scaled_values(codes, scale, kind.format, part.codebook).to(torch.float32)
-    out = torch.empty(1, rows.stop - rows.start, shape[1], dtype=torch.float32)
-    codes, scale = kind.layout.slice_rows(part.codes, part.scale, kind.format, shape, rows)
-    decode(kind, Parts(codes[None], scale[None], None, part.codebook), config, out)
-    return out[0]
-
-
 def _multiply_by_torch(
     problem: Problem,
     config: Config,
@@ -262,7 +250,7 @@ def _multiply_by_torch(
         branches = []
         for part, bias in zip(weights, biases, strict=True):
             one = matrix(part, group)
-            panel = _decoded(problem.w_kind, config, one, shape, slice(first, last))
+            panel = decoded_rows(problem.w_kind, config, one, shape, slice(first, last))
             y = values[start:stop] @ panel.T
             if rows.scale is not None:
                 y *= rows.scale[start:stop, None]

@@ -1,0 +1,51 @@
+"""Rows of the weight decoded by native code, panel by panel, and multiplied by torch in float32."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from blockscale.kernels.contract import Parts
+from blockscale.kernels.native import NativeConfig, decoded_rows, native_configs, native_refusal
+from blockscale.kernels.panels import matrix
+from blockscale.numerics import group_slices
+from blockscale.problem import Problem
+
+NAME = "cpu"
+_PANEL_FLOATS = 1 << 21  # decoded at a time: 8 MB
+
+
+def refuses(problem: Problem) -> str | None:
+    refusal = native_refusal(problem.target)
+    if refusal is None and problem.deterministic:
+        return "torch multiplies: bits depend on threads"
+    return refusal
+
+
+def configs(problem: Problem) -> list[NativeConfig]:
+    return native_configs()
+
+
+def launch(
+    problem: Problem,
+    config: NativeConfig,
+    grad: Tensor,  # [rows, n]
+    weight: Parts,  # [groups, n, k]
+    group_sizes: Tensor | None,
+    out: Tensor,  # [rows, k]
+) -> None:
+    sizes = [problem.m] * problem.groups if group_sizes is None else group_sizes.tolist()
+    slices = group_slices(sizes, problem.rows)
+    out[slices[-1][1] if slices else 0 :] = 0
+    height = max(_PANEL_FLOATS // max(problem.k, 1), 1)
+    height += -height % problem.w_kind.layout.row_granularity
+    for group, (start, stop) in enumerate(slices):
+        if start == stop:
+            continue
+        part, above = matrix(weight, group), grad[start:stop].float()
+        total = torch.zeros(stop - start, problem.k, dtype=torch.float32)
+        for first in range(0, problem.n, height):
+            rows = slice(first, min(first + height, problem.n))
+            shape = (problem.n, problem.k)
+            total += above[:, rows] @ decoded_rows(problem.w_kind, config, part, shape, rows)
+        out[start:stop] = total if part.tensor_scale is None else total * part.tensor_scale
