@@ -12,7 +12,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:
     """Nobody needs to see the call as an op: no compiler, gradient, mode, transform or subclass."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         return False
