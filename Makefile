@@ -8,12 +8,13 @@ TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo bench test lint format types contracts clean
+.PHONY: help venv demo bench test sanitize lint format types contracts clean
 
 help:
 	@echo "make demo    quantise a weight to every format: a table and a picture"
 	@echo "make test    lint, types, import contracts, tests"
 	@echo "make bench   time the products beside other libraries' (OPTIONS='--shapes all')"
+	@echo "make sanitize   the native code's tests under the address and UB sanitizers"
 	@echo "make lint | types | contracts | format"
 
 venv: $(STAMP)
@@ -51,6 +52,9 @@ contracts: venv
 
 test: lint types contracts
 	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term
+
+sanitize: venv
+	tools/sanitize.sh $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*

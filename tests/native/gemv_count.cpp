@@ -1,0 +1,76 @@
+// One product of one row, portable code, one thread: for a tool that counts instructions.
+//
+//     gemv_count FORMAT
+//
+// prints the sum of the results, so that a wrong one is seen too.
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "abi.h"
+#include "lanes.h"
+
+using namespace blockscale;
+
+extern "C" int bs_stream(const Matmul* call);
+
+struct Case {
+  const char* name;
+  int decoder, bits, block;
+};
+
+constexpr Case CASES[] = {
+    {"2 bits", TABLE, 2, 32}, {"3 bits", TABLE, 3, 32},        {"4 bits", TABLE, 4, 32},
+    {"5 bits", TABLE, 5, 32}, {"6 bits", TABLE, 6, 32},        {"8 bits, e4m3", E4M3, 8, 32},
+    {"8 bits, e5m2", E5M2, 8, 32}, {"4 bits, blocks of 16", TABLE, 4, 16},
+};
+
+int run(const Case& which) {
+  constexpr int64_t n = 64, k = 1024;
+  std::vector<float> table(256), scale_table(256), x(k), out(n);
+  for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / 8;
+  scale_table[127] = 1.0f;
+  for (int64_t i = 0; i < k; ++i) x[size_t(i)] = float(i % 9 - 4) / 4;
+  std::vector<uint8_t> codes(size_t(lanes::tiles(n) * lanes::tile_words(k, which.bits) * 4));
+  uint32_t state = 1;
+  for (uint8_t& byte : codes) {
+    state = state * 1664525u + 1013904223u;
+    byte = uint8_t(state >> 24);
+    if (which.bits == 8) byte = uint8_t((byte & 0x9f) | 0x20);  // neither subnormal nor special
+  }
+  std::vector<uint8_t> scales(size_t(lanes::tiles(n) * lanes::tile_scales(k, which.block)), 127);
+  const int64_t row_begin[2] = {0, 1};
+
+  Matmul call{};
+  call.format = {which.decoder, which.bits, which.block, 1, table.data(), scale_table.data(),
+                 1, 254, 23, 0};
+  call.up_table = table.data();
+  call.gate = {codes.data(), scales.data(), nullptr, nullptr, FLOAT32};
+  call.up = call.gate;
+  call.groups = 1;
+  call.n = n;
+  call.k = k;
+  call.row_begin = row_begin;
+  call.x = x.data();
+  call.x_stride = k;
+  call.x_dtype = FLOAT32;
+  call.out = out.data();
+  call.out_stride = n;
+  call.out_dtype = FLOAT32;
+  call.activation = NONE;
+  call.isa = SCALAR;
+  call.threads = 1;
+  if (bs_stream(&call)) return 1;
+  double sum = 0;
+  for (float y : out) sum += y;
+  std::printf("%.9g\n", sum);
+  return 0;
+}
+
+int main(int count, char** arguments) {
+  for (const Case& each : CASES) {
+    if (count < 2) std::puts(each.name);
+    else if (!std::strcmp(each.name, arguments[1])) return run(each);
+  }
+  return count < 2 ? 0 : 2;
+}

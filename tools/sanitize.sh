@@ -1,0 +1,23 @@
+#!/bin/sh
+# Runs the tests of the native code under the address and undefined-behaviour sanitizers:
+#
+#     tools/sanitize.sh [python] [build folder]
+#
+# A selection of formats, one of each kind. Python itself is not built with the sanitizers, so their
+# runtime has to be loaded before it.
+set -eu
+python=${1:-python3}
+build=${2:-build/sanitize}
+left_out="e3m3 or e5m2 or mxfp6_e2m3 or bnb_fp4 or kbit4_block128 or every_magnitude or -mse"
+
+cmake -S csrc -B "$build" -DBLOCKSCALE_SANITIZE=ON
+cmake --build "$build" --parallel
+
+LD_PRELOAD=$("${CXX:-c++}" -print-file-name=libasan.so)
+ASAN_OPTIONS=detect_leaks=0 # Python's and torch's are not ours
+UBSAN_OPTIONS=print_stacktrace=1
+BLOCKSCALE_NATIVE=$(realpath "$build")/libblockscale_cpu.so
+export LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE
+exec "$python" -m pytest -q -p no:cacheprovider \
+  tests/kernels/test_cpu_matmul.py tests/kernels/test_int8_activations.py \
+  tests/kernels/test_cpu_quantize.py tests/layouts/test_lanes.py -k "not ($left_out)"
