@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from blockscale.checkpoint.load import load
+from blockscale.formats import Format
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import is_fused, read_fused
 from blockscale.numerics import Activation
@@ -38,11 +39,7 @@ def load_into(model: nn.Module, path: str | Path) -> None:
     tensors = load(path)
     plain = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
     quantized = {name: value for name, value in tensors.items() if isinstance(value, QTensor)}
-    swaps: dict[str, nn.Module] = {}
-    for module, parts in _experts(quantized, plain).items():
-        swaps[module] = _make_experts(model, module, parts, plain)
-    for name, q in quantized.items():
-        swaps[name.removesuffix(".weight")] = _make_linear(model, name, q, plain)
+    swaps = make_twins(model, quantized, plain)
     state = _plain_state(model, plain, swaps)
     for name, twin in swaps.items():
         parent, _, child = name.rpartition(".")
@@ -51,10 +48,35 @@ def load_into(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict(state, strict=False, assign=on_meta)
 
 
+def make_twins(
+    model: nn.Module,
+    quantized: dict[str, QTensor],
+    plain: dict[str, Tensor],
+    x_format: Format | str | None = None,
+) -> dict[str, Linear | Experts]:
+    """For each layer of the model that has quantised weights, the module to take its place.
+
+    What belongs to these layers is taken out of both dictionaries.
+    """
+    twins: dict[str, Linear | Experts] = {}
+    for module, parts in _experts(quantized, plain).items():
+        twins[module] = _make_experts(model, module, parts, plain, x_format)
+    for name in list(quantized):
+        linear = _make_linear(model, name, quantized.pop(name), plain, x_format)
+        twins[name.removesuffix(".weight")] = linear
+    return twins
+
+
 # --- linear layers ---
 
 
-def _make_linear(model: nn.Module, name: str, q: QTensor, plain: dict[str, Tensor]) -> Linear:
+def _make_linear(
+    model: nn.Module,
+    name: str,
+    q: QTensor,
+    plain: dict[str, Tensor],
+    x_format: Format | str | None,
+) -> Linear:
     module = name.removesuffix(".weight")
     there = _submodule(model, module)
     if not name.endswith(".weight") or not isinstance(there, (nn.Linear, Linear)):
@@ -71,7 +93,7 @@ def _make_linear(model: nn.Module, name: str, q: QTensor, plain: dict[str, Tenso
     plain.pop(f"{module}.input_scale", None)  # activations are scaled row by row here
     if bias is not None and there.bias is not None:
         bias = _like(bias, there.bias)
-    return Linear.from_qtensor(q.to(_device(there)), bias).train(there.training)
+    return Linear.from_qtensor(q.to(_device(there)), bias, x_format).train(there.training)
 
 
 # --- experts ---
@@ -122,7 +144,11 @@ def _stack(name: str, experts: Mapping[int, QTensor]) -> QTensor:
 
 
 def _make_experts(
-    model: nn.Module, name: str, parts: Mapping[str, QTensor], plain: dict[str, Tensor]
+    model: nn.Module,
+    name: str,
+    parts: Mapping[str, QTensor],
+    plain: dict[str, Tensor],
+    x_format: Format | str | None,
 ) -> Experts:
     there = _submodule(model, name)
     if there is None or not (isinstance(there, Experts) or is_fused(there)):
@@ -139,6 +165,7 @@ def _make_experts(
         gate_bias=gate_bias,
         up_bias=up_bias,
         down_bias=down_bias,
+        x_format=x_format,
     ).train(there.training)
 
 

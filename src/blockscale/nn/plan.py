@@ -113,8 +113,6 @@ def _decide(
         part = weight.parts[0]
         if part.dtype not in ops.FLOAT_DTYPES:
             return f"its numbers are {part.dtype}"
-        if part.is_meta:
-            raise ValueError(f"quantize_: {weight.name} is on the meta device: load it first")
         try:
             canonical(format).check(format, weight.shape)
             known_x_format(x_format, weight.shape[-1])

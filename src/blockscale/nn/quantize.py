@@ -18,7 +18,7 @@ from blockscale.nn.experts import Experts
 from blockscale.nn.fused import read_fused
 from blockscale.nn.linear import Linear
 from blockscale.nn.packed import PackedModule, known_x_format
-from blockscale.nn.plan import Weight, make_plan, weights_of
+from blockscale.nn.plan import Step, Weight, make_plan, weights_of
 from blockscale.nn.progress import track
 from blockscale.nn.report import LayerReport, Report
 from blockscale.nn.selection import Formats, Where, selector
@@ -61,6 +61,7 @@ def quantize_(
         check_rule(scale, each)
     _check_codebook(codebook, formats)
     plan = make_plan(model, formats, selector(where), x_format)
+    _check_loaded(model, plan)
     layers: list[LayerReport] = []
     fit = codebook is not None
     with torch.inference_mode(mode=False):  # what that makes could never take part in training
@@ -70,6 +71,15 @@ def quantize_(
             else:
                 layers += _swap(model, names, decision, scale, x_format, fit)
     return Report(tuple(layers), formats.unused)
+
+
+def _check_loaded(model: nn.Module, plan: Sequence[Step]) -> None:
+    for names, decision in plan:
+        if isinstance(decision, str):
+            continue
+        for weight in weights_of(names[0], model.get_submodule(names[0])):
+            if any(part.is_meta for part in weight.parts):
+                raise ValueError(f"quantize_: {weight.name} is on the meta device: load it first")
 
 
 def _kept(name: str, module: nn.Module, reason: str) -> list[LayerReport]:

@@ -30,7 +30,7 @@ from blockscale.tensor import QTensor
 
 NAME = "blockscale"
 SHARES_TENSOR_SCALE = False
-_VERSION = 1
+VERSION = 1
 
 
 def recognises(files: Files) -> bool:
@@ -39,10 +39,10 @@ def recognises(files: Files) -> bool:
 
 def find(files: Files) -> list[Stored]:
     config = files.config["quantization_config"]
-    if config.get("version") != _VERSION:
+    if config.get("version") != VERSION:
         raise ValueError(
             f"{files.path}: blockscale layout version {config.get('version')!r} is not read here, "
-            f"only {_VERSION}"
+            f"only {VERSION}"
         )
     tensors = config.get("tensors")
     if not isinstance(tensors, dict):
@@ -102,10 +102,10 @@ def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
 
 
 def describe(contents: Contents) -> Description:
-    tensors = {name: _label(format) for name, format in contents.formats.items()}
-    return Description({"quant_method": NAME, "version": _VERSION, "tensors": tensors})
+    tensors = {name: label(format) for name, format in contents.formats.items()}
+    return Description({"quant_method": NAME, "version": VERSION, "tensors": tensors})
 
 
-def _label(format: Format) -> str:
+def label(format: Format) -> str:
     """The name of a catalogued format, else its spec: both are found by `bs.format`."""
     return format.name if CATALOGUE.get(format.name) == format else format.spec

@@ -74,7 +74,7 @@ _SCHEMES = (
     _Scheme(MXFP8, "mxfp8-quantized", "weight", torch.float8_e4m3fn, torch.uint8),
 )
 _BY_FORMAT = {scheme.format.name: scheme for scheme in _SCHEMES}
-_LABELS = {scheme.label for scheme in _SCHEMES}
+LABELS = {scheme.label for scheme in _SCHEMES}
 
 
 # --- reading ---
@@ -106,10 +106,10 @@ def _check_labels(files: Files) -> None:
     if not isinstance(groups, dict) or not all(isinstance(g, dict) for g in groups.values()):
         raise ValueError(f"{files.path}: quantization_config has no config_groups")
     labels = {group.get("format") or config.get("format") for group in groups.values()}
-    for label in labels - _LABELS - {_MIXED}:
+    for label in labels - LABELS - {_MIXED}:
         raise ValueError(
             f"{files.path}: compressed-tensors format {label!r} is not read: only "
-            f"{', '.join(sorted(_LABELS))}"
+            f"{', '.join(sorted(LABELS))}"
         )
 
 
