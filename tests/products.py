@@ -6,8 +6,8 @@ from blockscale.numerics import parse_activation
 from bounds import UNIT, branch_bound, cast_bound, gated_bound
 
 
-def exact(q):
-    """decode * scale * tensor_scale in float64."""
+def scaled(q):
+    """decode * scale in float64, by table: no kernel decodes here."""
     table = torch.tensor(q.format.element.values, dtype=torch.float64)
     if q.codebook is not None:
         table = q.codebook.double()
@@ -17,11 +17,25 @@ def exact(q):
         scale = scale.view(torch.float32).double()
     else:
         scale = torch.tensor(q.format.scale.values, dtype=torch.float64)[scale.long()]
-    value = table[codes] * scale.repeat_interleave(q.format.block, -1)
+    return table[codes] * scale.repeat_interleave(q.format.block, -1)
+
+
+def spread(q):
+    """The tensor scale of every element."""
     if q.tensor_scale is None:
-        return value
+        return torch.ones(())
     per_row = q.tensor_scale.dim() == len(q.shape) - 1
-    return value * q.tensor_scale.double()[(..., None) if per_row else (..., None, None)]
+    return q.tensor_scale[(..., None) if per_row else (..., None, None)]
+
+
+def exact(q):
+    """decode * scale * tensor_scale in float64."""
+    return scaled(q) * spread(q).double()
+
+
+def defined(q):
+    """fp32(fp32(decode * scale) * tensor_scale)."""
+    return scaled(q).float() * spread(q)
 
 
 def check(y, x, w, out_dtype, x_dtype, bias=None):

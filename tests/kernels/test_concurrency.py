@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,14 @@ import ways
 
 pytestmark = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 SECONDS = 60  # before something counts as hanging
+
+
+TASKS = Path("/proc/self/task")
+needs_proc = pytest.mark.skipif(not TASKS.exists(), reason="needs /proc to count threads")
+
+
+def running_threads():
+    return len(list(TASKS.iterdir()))
 
 
 def problems():
@@ -67,6 +76,17 @@ def test_the_pool_grows_and_is_reused(threads):
             assert torch.equal(bs.linear(x, w, bias), expected)
 
 
+@needs_proc
+def test_workers_are_started_once(threads):
+    x, w, bias = problems()[2]
+    threads(5)
+    bs.linear(x, w, bias)
+    before = running_threads()
+    for _ in range(20):
+        bs.linear(x, w, bias)
+    assert running_threads() == before >= 5
+
+
 def test_a_result_does_not_change_while_others_work(threads):
     """A thread's scratch memory is its own, and outlives no call."""
     cases = problems()
@@ -109,6 +129,20 @@ def test_a_child_of_fork_computes(threads):
     assert true_in_a_fork(work)
     assert true_in_a_fork(lambda: true_in_a_fork(work))
     assert work()
+
+
+@needs_proc
+def test_a_child_of_fork_has_workers_of_its_own(threads):
+    threads(3)
+    x, w, bias = problems()[0]
+    bs.linear(x, w, bias)
+
+    def work():
+        alone = running_threads()
+        bs.linear(x, w, bias)
+        return (alone, running_threads()) == (1, 3)
+
+    assert true_in_a_fork(work)
 
 
 def test_fork_while_other_threads_multiply(threads):

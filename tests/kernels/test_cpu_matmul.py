@@ -15,7 +15,7 @@ import ways
 from blockscale.layouts import canonical
 from blockscale.ops import choose
 from blockscale.ops.operand import as_groups
-from products import check, check_gated, exact
+from products import check, check_gated, defined, exact
 
 pytestmark = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 
@@ -67,16 +67,16 @@ def test_a_sum_over_several_slabs(native_way, k):
         check_matmul(native_way, bs.matmul(x, w, out_dtype=torch.float32), x, w)
 
 
-def test_one_hot_activations_return_the_dequantized_weight(native_way, fmt):
+def test_one_hot_activations_return_the_decoded_weight(native_way, fmt):
     """Every column of every row: fp32(fp32(decode * scale) * tensor_scale), bit for bit."""
     k = depth(fmt, 3)
     w = native_way.weight(torch.randn(2, 33, k), fmt)
     for dtype in dtypes_of(native_way):
         y = bs.matmul(torch.eye(k).to(dtype).expand(2, k, k), w, out_dtype=torch.float32)
         if native_way.rounds_weights(fmt, dtype):
-            torch.testing.assert_close(y.mT, w.dequantize(), rtol=2.0**-8, atol=0)
+            torch.testing.assert_close(y.mT, defined(w), rtol=2.0**-8, atol=0)
         else:
-            assert torch.equal(y.mT, w.dequantize())
+            assert torch.equal(y.mT, defined(w))
 
 
 @pytest.mark.parametrize("format", FEW, ids=str)
@@ -227,7 +227,7 @@ def test_every_power_of_two_scales(native_way, format):
     scale[:, 1] = torch.arange(256)
     w = weight_of(native_way, format, codes, scale)
     x = torch.eye(64).bfloat16()
-    decoded = w.dequantize()
+    decoded = defined(w)
     held = decoded.isfinite().all(1) | (torch.arange(256) == 255)  # the rest passes float32's end
     assert held.sum() > 240
     y = bs.matmul(x, w, out_dtype=torch.float32)
@@ -243,7 +243,7 @@ def test_every_float32_scales(native_way):
     codes = torch.randint(16, (len(powers), 32), dtype=torch.uint8)
     w = weight_of(native_way, fmt, codes, scale.view(torch.uint8))
     y = bs.matmul(torch.eye(32).bfloat16(), w, out_dtype=torch.float32)
-    assert torch.equal(y.T, w.dequantize())
+    assert torch.equal(y.T, defined(w))
 
 
 def test_tensor_scales_of_every_size(native_way):
@@ -251,7 +251,7 @@ def test_tensor_scales_of_every_size(native_way):
     w = native_way.weight(torch.randn(7, 17, 64), bs.NVFP4, tensor_scale=torch.ones(7))
     w = bs.QTensor(w.format, w.shape, w.codes, w.scale, scales, None, w.layout)
     x = torch.eye(64).bfloat16().expand(7, 64, 64)
-    assert torch.equal(bs.matmul(x, w, out_dtype=torch.float32).mT, w.dequantize())
+    assert torch.equal(bs.matmul(x, w, out_dtype=torch.float32).mT, defined(w))
 
 
 @pytest.mark.parametrize("format", [bs.MXFP8, bs.MXFP8_E5M2], ids=str)
@@ -270,7 +270,7 @@ def test_every_code_among_ordinary_ones(native_way, format):
 
 def check_codes(way, fmt, codes):
     w = weight_of(way, fmt, codes, torch.full((256, 2), 125, dtype=torch.uint8))
-    decoded = w.dequantize()
+    decoded = defined(w)
     finite = decoded.isfinite().all(1)
     y = bs.matmul(torch.eye(64).bfloat16(), w, out_dtype=torch.float32).T
     assert torch.equal(y[finite], decoded[finite])
