@@ -1,6 +1,7 @@
 """Tiny random models through `from_pretrained` and `save_pretrained`, with packed weights."""
 
 import gc
+import importlib
 import json
 import logging
 import re
@@ -18,8 +19,9 @@ from blockscale import cli
 from blockscale.checkpoint import Settings, plan_conversion, run_plan
 
 transformers = pytest.importorskip("transformers", minversion="5.16")
-integration = pytest.importorskip("blockscale.integrations.transformers")
-auto = pytest.importorskip("transformers.quantizers.auto")
+auto = importlib.import_module("transformers.quantizers.auto")
+integration = importlib.import_module("blockscale.integrations.transformers")
+integration.unregister()  # other tests of this process meet transformers as it comes
 
 BlockscaleConfig = integration.BlockscaleConfig
 AutoModelForCausalLM = transformers.AutoModelForCausalLM
@@ -49,7 +51,6 @@ MIXED = {"*.o_proj": None, "*.down_proj": "mxfp8", "*": "kbit4"}
 
 @pytest.fixture(autouse=True)
 def _registered():
-    """Other tests of this process meet transformers as it comes."""
     integration.register()
     yield
     integration.unregister()
@@ -220,6 +221,29 @@ def test_a_model_is_saved_over_itself(tmp_path):
     model = load(tmp_path / "q")
     model.save_pretrained(tmp_path / "q")
     assert torch.equal(logits(load(tmp_path / "q")), logits(model))
+
+
+def test_a_loaded_model_is_saved_for_other_engines(tmp_path):
+    pytest.importorskip("compressed_tensors")
+    tiny("Llama").save_pretrained(tmp_path / "x")
+    model = load(tmp_path / "x", quantization_config=BlockscaleConfig("mxfp8"))
+    bs.save(model, tmp_path / "q")
+    config = json.loads((tmp_path / "q" / "config.json").read_text())
+    assert config["quantization_config"]["format"] == "mxfp8-quantized"
+    assert torch.equal(logits(load(tmp_path / "q")), logits(model))
+
+
+@pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}])
+def test_device_maps_place_packed_layers(tmp_path, device_map):
+    pytest.importorskip("accelerate")
+    tiny("Qwen3Moe").save_pretrained(tmp_path / "x")
+    config = BlockscaleConfig("nvfp4", scale="absmax")
+    model = load(tmp_path / "x", quantization_config=config, device_map=device_map)
+    model.save_pretrained(tmp_path / "q")
+    again = load(tmp_path / "q", device_map=device_map)
+    assert len({part.device for part in again.state_dict().values()}) == 1
+    expected = logits(model.cpu())
+    torch.testing.assert_close(logits(again.cpu()), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_without_its_head_finds_its_layers(tmp_path):

@@ -25,7 +25,7 @@ from blockscale.checkpoint.shards import (
     write_json,
     write_shard,
 )
-from blockscale.checkpoint.stored import module_of
+from blockscale.checkpoint.stored import module_of, named
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
 from blockscale.tensor import QTensor
@@ -83,7 +83,7 @@ def module_tensors(module: nn.Module) -> dict[str, QTensor | Tensor]:
     for prefix, about in getattr(state, "_metadata", {}).items():
         for weight, spec in about.get("formats", {}).items():
             name = f"{prefix}.{weight}" if prefix else weight
-            format = find_format(spec)
+            format = named(find_format(spec))  # dialects know formats by name
             parts = {role: tensors.pop(f"{name}_{role}") for role in roles(format)}
             tensors[name] = assemble(format, {role: _plain(part) for role, part in parts.items()})
     return tensors
