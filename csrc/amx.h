@@ -50,7 +50,7 @@ inline u32x16 to_bfloat16_pair(f32x16 even, f32x16 odd) {
 inline bool unsafe(f32x16 scale) {
   const u32x16 size = as_bits(scale) & 0x7fffffffu;
   const uint32_t low = 27u << 23, high = 227u << 23;
-  return any((i32x16)((size != 0u) & ((size < low) | (size > high))));
+  return any((size != 0u) & ((size < low) | (size > high)));
 }
 
 // Where a slab puts a pair of columns of one of its tiles.
@@ -121,7 +121,7 @@ bool decode_tile_by_exponents(const Decoder decode, const TileOf& at, int which,
   bool safe = true;
   for (int64_t c = 0; c < chunks; ++c, codes += 64 * BITS) {
     const Chunk<BITS> chunk(codes);
-    for (int w = 0; w < BITS; ++w) __builtin_prefetch(codes + 64 * (w + 8 * BITS));
+    prefetch<BITS>(codes);
     scales.advance();
     safe = safe && !unsafe(scales.first);
     const u32x16 exponent = ((as_bits(scales.first) >> 23u) - 127u) << 7u & 0xffffu;

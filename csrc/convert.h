@@ -62,12 +62,4 @@ static inline float read_float(const void* from, int64_t index, int32_t dtype) {
   return dtype == BFLOAT16 ? from_bfloat16(bits) : from_float16(bits);
 }
 
-static inline void write_float(void* to, int64_t index, int32_t dtype, float value) {
-  if (dtype == FLOAT32)
-    static_cast<float*>(to)[index] = value;
-  else
-    static_cast<uint16_t*>(to)[index] =
-        dtype == BFLOAT16 ? to_bfloat16(value) : to_float16(value);
-}
-
 }  // namespace blockscale

@@ -15,9 +15,9 @@ struct TableDecoder {
   static constexpr int BITS = BITS_;
   Table<BITS> table;
   explicit TableDecoder(const Format& format) : table(format.table) {}
-  bool plain(u32x16) const { return true; }
-  f32x16 quick(u32x16 word, uint32_t shift) const { return table[word >> shift]; }
-  f32x16 careful(u32x16 word, uint32_t shift) const { return quick(word, shift); }
+  ALWAYS_INLINE bool plain(const u32x16&) const { return true; }
+  ALWAYS_INLINE f32x16 quick(const u32x16& word, uint32_t shift) const { return table[word >> shift]; }
+  ALWAYS_INLINE f32x16 careful(const u32x16& word, uint32_t shift) const { return quick(word, shift); }
 };
 
 // An 8-bit float with E exponent bits: moved to the place of float32's fields, it is right but for
@@ -29,7 +29,7 @@ struct FloatDecoder {
 
   explicit FloatDecoder(const Format&) {}
 
-  bool plain(u32x16 word) const {
+  ALWAYS_INLINE bool plain(const u32x16& word) const {
 #if defined(__AVX512BW__)
     const __m512i codes = (__m512i)word;
     const __mmask64 low = _mm512_testn_epi8_mask(codes, _mm512_set1_epi8(char(EXPONENT)));
@@ -37,28 +37,29 @@ struct FloatDecoder {
     const __mmask64 high = _mm512_cmpeq_epi8_mask(_mm512_and_si512(codes, top), top);
     return (low | high) == 0;
 #else
-    typedef uint8_t u8x64 __attribute__((vector_size(64)));
-    const u8x64 codes = (u8x64)word, top = (INFINITE ? uint8_t(EXPONENT) : uint8_t(0x7f)) | u8x64{};
-    return !any((i32x16)(((codes & uint8_t(EXPONENT)) == 0) | ((codes & top) == top)));
+    const uint32_t each = 0x01010101u, top = (INFINITE ? EXPONENT : 0x7fu) * each;
+    const auto has_zero_byte = [&](const u32x16& x) { return (x - each) & ~x & (0x80u * each); };
+    const u32x16 low = word & EXPONENT * each, high = (word & top) ^ top;
+    return !any((has_zero_byte(low) | has_zero_byte(high)) != 0u);
 #endif
   }
 
-  f32x16 quick(u32x16 word, uint32_t shift) const {
-    const i32x16 top = (i32x16)(word << (24u - shift));  // the code in the uppermost bits
-    const u32x16 moved = (u32x16)(top >> (8 - E)) & (0x80000000u | 0x7fu << (16 + E));
+  ALWAYS_INLINE f32x16 quick(const u32x16& word, uint32_t shift) const {
+    const auto top = bits_as<i32x16>(word << (24u - shift));  // the code in the uppermost bits
+    const u32x16 moved = bits_as<u32x16>(top >> (8 - E)) & (0x80000000u | 0x7fu << (16 + E));
     return as_float(moved + (uint32_t(127 - BIAS) << 23));
   }
 
-  f32x16 careful(u32x16 word, uint32_t shift) const {
+  ALWAYS_INLINE f32x16 careful(const u32x16& word, uint32_t shift) const {
     const u32x16 code = word >> shift, magnitude = code & 0x7fu;
     const u32x16 moved = (magnitude << (23 - M)) + (uint32_t(127 - BIAS) << 23);
     // A subnormal number comes out as 2^(1 - bias) (1 + f) / 2, and is 2^(1 - bias) f: exactly.
     const float smallest_normal = 1.0f / float(1 << (BIAS - 1));
     f32x16 value = as_float(moved);
-    value = select((i32x16)(magnitude < (1u << M)), value + value - smallest_normal, value);
+    value = select(magnitude < (1u << M), value + value - smallest_normal, value);
     const u32x16 special = splat(INFINITE ? EXPONENT : 0x7fu);
     const u32x16 top = INFINITE ? moved + (uint32_t(127 - BIAS) << 23) : splat(0x7fc00000u);
-    value = select((i32x16)(magnitude >= special), as_float(top), value);
+    value = select(magnitude >= special, as_float(top), value);
     return as_float(as_bits(value) | ((code & 0x80u) << 24));
   }
 };
@@ -112,13 +113,16 @@ struct Chunk {
   // The pairs that lie whole in words `first` to `last`.
   template <class Decoder, class Visit>
   ALWAYS_INLINE void in_words(const Decoder& decode, int first, int last, Visit visit) const {
+#pragma GCC unroll 8
     for (int w = first; w < last; ++w) {
       const u32x16 word = words[w];
       if (decode.plain(word)) {
+#pragma GCC unroll 8
         for (int i = 0; i < IN_WORD; ++i)
           visit(w * IN_WORD + i, decode.quick(word, uint32_t(BITS * i)),
                 decode.quick(word, uint32_t(BITS * i + 16)));
       } else {
+#pragma GCC unroll 8
         for (int i = 0; i < IN_WORD; ++i)
           visit(w * IN_WORD + i, decode.careful(word, uint32_t(BITS * i)),
                 decode.careful(word, uint32_t(BITS * i + 16)));

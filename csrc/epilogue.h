@@ -1,17 +1,17 @@
-// What happens to a tile of sums on its way out: tensor scales, bias, activation, one cast. Static,
-// like convert.h.
+// What happens to sixteen sums on their way out: tensor scales, bias, activation, one cast.
 #pragma once
 #include <math.h>
 
 #include "abi.h"
 #include "convert.h"
 #include "lanes.h"
+#include "vec.h"
 
-namespace blockscale {
+namespace blockscale::ISA_NAMESPACE {
 
-static inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-static inline float activate(const Matmul& call, float gate, float up) {
+inline float activate(const Matmul& call, float gate, float up) {
   switch (call.activation) {
     case SILU:
       return gate * sigmoid(gate) * up;
@@ -27,28 +27,56 @@ static inline float activate(const Matmul& call, float gate, float up) {
   }
 }
 
+// `count` numbers, at most sixteen, in the first lanes; the others are zero.
+inline f32x16 read_vector(const void* from, int64_t index, int32_t dtype, int count) {
+  float numbers[lanes::ROWS] = {};
+  if (count == lanes::ROWS && dtype == BFLOAT16)
+    return as_float(widen_words(static_cast<const uint16_t*>(from) + index) << 16u);
+  for (int i = 0; i < count; ++i) numbers[i] = read_float(from, index + i, dtype);
+  return load<f32x16>(numbers);
+}
+
+// The first `count` lanes, each rounded once to nearest even; NaN is canonical.
+inline void write_vector(void* to, int64_t index, int32_t dtype, int count, f32x16 value) {
+  if (dtype == FLOAT32) {
+    float numbers[lanes::ROWS];
+    store(numbers, value);
+    std::memcpy(static_cast<float*>(to) + index, numbers, size_t(count) * sizeof(float));
+    return;
+  }
+  uint16_t halves[lanes::ROWS];
+  if (dtype == BFLOAT16) {
+    const u32x16 bits = as_bits(value), rounded = bits + 0x7fffu + ((bits >> 16u) & 1u);
+    const i32x16 is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    store_low_words(halves, select(is_nan, splat(0x7fc00000u), rounded) >> 16u);
+  } else {
+    for (int i = 0; i < lanes::ROWS; ++i) halves[i] = to_float16(value[i]);
+  }
+  std::memcpy(static_cast<uint16_t*>(to) + index, halves, size_t(count) * sizeof(uint16_t));
+}
+
 // One branch: sums of a row, scaled and biased, for `count` columns from `column`.
-static inline void finish_branch(const Matmul& call, const Weight& weight, int64_t group, int64_t row,
-                          int64_t column, int count, const float* sums, float* out) {
-  float scale = weight.tensor_scale ? weight.tensor_scale[group] : 1.0f;
-  const float x_scale = call.x_scale ? call.x_scale[row] : 1.0f;
-  for (int i = 0; i < count; ++i) out[i] = sums[i] * x_scale * scale;
-  if (!weight.bias) return;
-  const int64_t base = group * call.n + column;
-  for (int i = 0; i < count; ++i) out[i] += read_float(weight.bias, base + i, weight.bias_dtype);
+inline f32x16 finish_branch(const Matmul& call, const Weight& weight, int64_t group, int64_t row,
+                            int64_t column, int count, const float* sums) {
+  f32x16 value = load<f32x16>(sums);
+  if (call.x_scale) value *= call.x_scale[row];
+  if (weight.tensor_scale) value *= weight.tensor_scale[group];
+  if (weight.bias)
+    value += read_vector(weight.bias, group * call.n + column, weight.bias_dtype, count);
+  return value;
 }
 
 // `up` is null where nothing is gated.
-static inline void finish_row(const Matmul& call, int64_t group, int64_t row, int64_t column, int count,
+inline void finish_row(const Matmul& call, int64_t group, int64_t row, int64_t column, int count,
                        const float* gate, const float* up) {
-  float first[lanes::ROWS], second[lanes::ROWS];
-  finish_branch(call, call.gate, group, row, column, count, gate, first);
+  f32x16 value = finish_branch(call, call.gate, group, row, column, count, gate);
   if (up) {
-    finish_branch(call, call.up, group, row, column, count, up, second);
-    for (int i = 0; i < count; ++i) first[i] = activate(call, first[i], second[i]);
+    const f32x16 other = finish_branch(call, call.up, group, row, column, count, up);
+    float gated[lanes::ROWS] = {};
+    for (int i = 0; i < count; ++i) gated[i] = activate(call, value[i], other[i]);
+    value = load<f32x16>(gated);
   }
-  for (int i = 0; i < count; ++i)
-    write_float(call.out, row * call.out_stride + column + i, call.out_dtype, first[i]);
+  write_vector(call.out, row * call.out_stride + column, call.out_dtype, count, value);
 }
 
-}  // namespace blockscale
+}  // namespace blockscale::ISA_NAMESPACE

@@ -10,20 +10,20 @@
 
 namespace blockscale::ISA_NAMESPACE {
 
-typedef int8_t i8x64 __attribute__((vector_size(64)));
-
 // lanes += four products of bytes. x86 wants one side unsigned: there the weights are stored 128
 // higher, and a sum starts at -128 times the sum of its x.
 inline i32x16 dot4(i32x16 sums, u32x16 weights, uint32_t x) {
 #if defined(__AVX512VNNI__)
   return (i32x16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(int(x)));
 #else
-  const i8x64 w = (i8x64)weights;
-  int8_t bytes[4];
-  std::memcpy(bytes, &x, 4);
+  int8_t w[64], four[4];
+  int32_t sum[16];
+  store(w, weights);
+  store(sum, sums);
+  std::memcpy(four, &x, 4);
   for (int lane = 0; lane < 16; ++lane)
-    for (int i = 0; i < 4; ++i) sums[lane] += int(w[4 * lane + i]) * int(bytes[i]);
-  return sums;
+    for (int i = 0; i < 4; ++i) sum[lane] += int(w[4 * lane + i]) * int(four[i]);
+  return load<i32x16>(sum);
 #endif
 }
 
@@ -64,10 +64,10 @@ void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t
       scales += lanes::ROWS * format.scale_bytes;
     }
     i32x16 sums[M];
-    for (int m = 0; m < M; ++m) sums[m] = x.starts[(row + m) * x.segment_stride + s] + i32x16{};
+    for (int m = 0; m < M; ++m) sums[m] = splat(x.starts[(row + m) * x.segment_stride + s]);
     for (int w = 0; w < WORDS; ++w, codes += 64) {
       const u32x16 word = load<u32x16>(codes);
-      __builtin_prefetch(codes + 2048);
+      prefetch<1>(codes);
       for (int step = 0; step < STEPS; ++step) {
         const u32x16 weights = table[(word >> uint32_t(BITS * step)) & mask];
         const int64_t at = s * (SEGMENT / 4) + w * STEPS + step;
@@ -76,7 +76,7 @@ void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t
       }
     }
     for (int m = 0; m < M; ++m)
-      total[m] += __builtin_convertvector(sums[m], f32x16) *
+      total[m] += to_floats(sums[m]) *
                   (scale * x.scales[(row + m) * x.segment_stride + s]);
   }
   for (int m = 0; m < M; ++m) store(totals + m * lanes::ROWS, total[m] * integers.unit);

@@ -2,6 +2,7 @@
 // ran out.
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -73,10 +74,27 @@ class PassRows {
     float* to = data_.get() + pass.padded * depth_;
     for (int m = 0; m < pass.rows; ++m) {
       const int64_t row = pass.begin + m, k = row < pass.end ? call.k : 0;
-      for (int64_t i = 0; i < k; ++i)
-        to[i * pass.rows + m] = read_float(call.x, row * call.x_stride + i, call.x_dtype);
+      const auto* from = static_cast<const uint8_t*>(call.x);
+      if (call.x_dtype == FLOAT32)
+        spread(reinterpret_cast<const float*>(from) + row * call.x_stride, k, pass.rows, to + m,
+               [](float x) { return x; });
+      else if (call.x_dtype == BFLOAT16)
+        spread(reinterpret_cast<const uint16_t*>(from) + row * call.x_stride, k, pass.rows, to + m,
+               from_bfloat16);
+      else
+        spread(reinterpret_cast<const uint16_t*>(from) + row * call.x_stride, k, pass.rows, to + m,
+               from_float16);
       for (int64_t i = k; i < depth_; ++i) to[i * pass.rows + m] = 0.0f;
     }
+  }
+
+  // Adjacent numbers to every `step`-th place.
+  template <class From, class Convert>
+  static void spread(const From* from, int64_t count, int step, float* to, Convert convert) {
+    if (step == 1)
+      for (int64_t i = 0; i < count; ++i) to[i] = convert(from[i]);
+    else
+      for (int64_t i = 0; i < count; ++i) to[i * step] = convert(from[i]);
   }
 
   int64_t depth_;
@@ -99,20 +117,25 @@ struct TiledRows {
       tiles += (call.row_begin[g + 1] - call.row_begin[g] + 15) / 16;
     }
     // A last block of up to 16 rows is read as if it had a second tile.
-    data = aligned<uint16_t>((tiles + 1) * chunks * 512);
-    parallel_for(call.groups, call.threads, [&](int64_t g) {
-      const int64_t begin = call.row_begin[g], rows = call.row_begin[g + 1] - begin;
-      for (int64_t r = 0; r < (rows + 15) / 16 * 16; ++r)
-        for (int64_t c = 0; c < chunks; ++c) {
-          uint16_t* to = data.get() + ((first_tile[size_t(g)] + r / 16) * chunks + c) * 512 + r % 16 * 32;
-          for (int64_t i = 0; i < 32; ++i) {
-            const int64_t k = c * 32 + i;
-            const bool inside = r < rows && k < call.k;
-            to[i] = inside ? static_cast<const uint16_t*>(call.x)[(begin + r) * call.x_stride + k] : 0;
-          }
-        }
+    data = aligned<uint16_t>((tiles + 1) * chunks * TILE);
+    parallel_for(tiles, call.threads, [&](int64_t tile) {
+      const auto after = std::upper_bound(first_tile.begin(), first_tile.end(), tile);
+      const int64_t g = after - first_tile.begin() - 1;  // the last group that begins here or before
+      const int64_t begin = call.row_begin[g] + (tile - first_tile[size_t(g)]) * 16;
+      const int64_t rows = std::min<int64_t>(call.row_begin[g + 1] - begin, 16);
+      uint16_t* to = data.get() + tile * chunks * TILE;
+      std::memset(to, 0, size_t(chunks * TILE) * sizeof(uint16_t));
+      for (int64_t r = 0; r < rows; ++r) {
+        const auto* from = static_cast<const uint16_t*>(call.x) + (begin + r) * call.x_stride;
+        for (int64_t c = 0; c < chunks; ++c)
+          std::memcpy(to + c * TILE + r * 32, from + c * 32,
+                      size_t(std::min<int64_t>(call.k - c * 32, 32)) * sizeof(uint16_t));
+      }
     });
   }
+
+ private:
+  static constexpr int64_t TILE = 512;  // numbers
 };
 
 // AMX: the CPU has it, and the kernel lets this process use it.

@@ -25,7 +25,7 @@ ALWAYS_INLINE void for_each_pair(const Decoder& decode, const TileOf& at, int wh
   ChunkScales scales(format, scale_bytes, at.call.k - start);
   for (int64_t c = 0; c < chunks; ++c, codes += 64 * BITS) {
     const Chunk<BITS> chunk(codes);
-    for (int w = 0; w < BITS; ++w) __builtin_prefetch(codes + 64 * (w + 8 * BITS));
+    prefetch<BITS>(codes);
     scales.advance();
     on_scale(scales.first);
     on_scale(scales.second);

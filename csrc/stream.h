@@ -42,7 +42,7 @@ void stream_tile(const Decoder& decode, const Format& format, const uint8_t* cod
   ChunkScales scales(format, scale_bytes, k);
   for (int64_t c = 0; c < lanes::chunks(k); ++c, codes += 64 * BITS, x += lanes::CHUNK * M) {
     const Chunk<BITS> chunk(codes);
-    for (int w = 0; w < BITS; ++w) __builtin_prefetch(codes + 64 * (w + 8 * BITS));
+    prefetch<BITS>(codes);
     scales.advance();
     const auto add = [&](int pair, f32x16 even, f32x16 odd) {
       sums.add(even, odd, x + 2 * pair * M);

@@ -42,8 +42,8 @@ NAME = "cpu"
 _PANEL_FLOATS = 1 << 21  # weights that are decoded or packed at a time: 8 MB at most
 
 # Rows of x for each matrix from which an algorithm overtakes `stream`: docs/performance.md.
-_AMX_ROWS = 3
-_BLOCK_ROWS = 17
+_AMX_ROWS = 5
+_BLOCK_ROWS = {"scalar": 5, "avx2": 5, "avx512": 33, "amx": 33}
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _algorithms(problem: Problem, isa: str) -> list[str]:
     if not streams(format) or not (layout == LANES or packs_lanes(format, layout, LANES, device)):
         return [] if problem.deterministic else ["panels"]
     rows = problem.m / max(problem.groups, 1) if problem.ragged else problem.m
-    ranked = [(2, "stream"), (1 if rows >= _BLOCK_ROWS else 4, "blocks")]
+    ranked = [(2, "stream"), (1 if rows >= _BLOCK_ROWS[isa] else 4, "blocks")]
     if isa == "amx" and problem.x == "bfloat16":
         ranked.append((0 if rows >= _AMX_ROWS else 3, "amx"))
     if "@" in problem.x and problem.x_kind.format == INT8 and format.element.bits in (2, 4):
