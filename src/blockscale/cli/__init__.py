@@ -1,4 +1,4 @@
-"""The command `blockscale`: look at formats, layouts, kernels and machines from a terminal."""
+"""The command `blockscale`: formats, layouts, kernels, machines and models, from a terminal."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from rich.text import Text
 
 import blockscale
 from blockscale.cli.doctor import doctor
+from blockscale.cli.eval import evaluate
 from blockscale.cli.explain import explain
 from blockscale.cli.formats import formats
+from blockscale.cli.generate import generate_text
 from blockscale.cli.inspect import inspect
 from blockscale.cli.layout import layout
 from blockscale.cli.quantize import quantize
@@ -25,6 +27,8 @@ commands = typer.Typer(
 )
 for command in (formats, layout, explain, doctor, quantize, inspect):
     commands.command()(command)
+commands.command("generate")(generate_text)
+commands.command("eval")(evaluate)  # `eval` is Python's own
 
 
 @commands.callback(invoke_without_command=True)

@@ -1,0 +1,36 @@
+"""Whole language models: load them, quantise copies of them, let them write, and judge them."""
+
+from blockscale.models.decoded import decode_
+from blockscale.models.generate import Generation, generate
+from blockscale.models.judge import Quality, judge
+from blockscale.models.likelihood import Score, compare, standard_error, windows
+from blockscale.models.load import import_transformers, load_model, load_tokenizer
+from blockscale.models.precision import best_dtype, emulates_bfloat16, parse_dtype
+from blockscale.models.recipe import Recipe
+from blockscale.models.size import bits_per_weight, is_quantized, model_bytes, peak_memory
+from blockscale.models.text import python_reference, tokenize
+
+__all__ = [
+    "Generation",
+    "Quality",
+    "Recipe",
+    "Score",
+    "best_dtype",
+    "bits_per_weight",
+    "compare",
+    "decode_",
+    "emulates_bfloat16",
+    "generate",
+    "import_transformers",
+    "is_quantized",
+    "judge",
+    "load_model",
+    "load_tokenizer",
+    "model_bytes",
+    "parse_dtype",
+    "peak_memory",
+    "python_reference",
+    "standard_error",
+    "tokenize",
+    "windows",
+]

@@ -1,0 +1,51 @@
+"""How to quantise a model, written as one word: "kbit4", "kbit4+fit", "*.down_proj=kbit5,kbit3"."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blockscale.formats import Format
+from blockscale.formats import format as find_format
+from blockscale.nn import Report, quantize_
+
+_KEEP = "keep"
+_FIT = "+fit"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Formats by pattern, the first that fits counts, and whether codebooks are fitted."""
+
+    text: str
+    formats: Mapping[str, Format | None]
+    fit: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Recipe:
+        """FORMAT, or PATTERN=FORMAT parts with commas, FORMAT being "keep" too; "+fit" at the end.
+
+        A part without a pattern is for all layers that no part before it took.
+        """
+        listed = text.removesuffix(_FIT)
+        formats: dict[str, Format | None] = {}
+        for part in listed.split(","):
+            pattern, _, name = part.rpartition("=")
+            formats[pattern or "*"] = None if name == _KEEP else find_format(name)
+        return cls(text, formats, fit=listed != text)
+
+    def apply_(self, model: Any, *, progress: bool | None = None) -> Report:
+        """Quantise a model in place, block scales searched."""
+        codebook = "fit" if self.fit else None
+        return quantize_(model, dict(self.formats), codebook=codebook, progress=progress)
+
+    def copy_of(self, model: Any, *, progress: bool | None = None) -> Any:
+        """A quantised copy; the model stays as it is."""
+        twin = copy.deepcopy(model)
+        self.apply_(twin, progress=progress)
+        return twin
+
+    def __str__(self) -> str:
+        return self.text
