@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -54,6 +54,14 @@ class Problem:
     w: str
     out: str
     target: str
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once: a Problem is looked up at every call."""
+        return hash(tuple(getattr(self, each.name) for each in fields(self)))
 
     @property
     def x_kind(self) -> Kind:

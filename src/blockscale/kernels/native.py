@@ -32,16 +32,15 @@ def _table(element: Float | Codebook) -> Tensor:
     return cast(torch.tensor(element.values, dtype=torch.float64), torch.float32)  # subnormals too
 
 
-def native_format(format: Format, codebook: Tensor | None) -> native.Format:
-    """Tables are borrowed: the caller keeps `codebook` alive; None stands for the format's own."""
+def native_format(format: Format, table: int | None) -> native.Format:
+    """`table` is the address of a codebook, which the caller keeps alive."""
     element, scale = format.element, format.scale
-    table = _table(element) if codebook is None else codebook
     return native.Format(
         native.DECODERS.get(element.name, native.DECODERS["table"]),
         element.bits,
         format.block,
         scale.bits // 8,
-        pointer(table),
+        pointer(_table(element)) if isinstance(element, Float) else table,
         pointer(_table(scale)) if scale.bits == 8 else None,
         *(_plain_scales(scale) if scale.bits == 8 else (0, 0, 0, 0)),
     )
@@ -112,7 +111,7 @@ def decode(
     row_scale = None if parts.tensor_scale is None else parts.tensor_scale.contiguous()
     table = None if parts.codebook is None else parts.codebook.contiguous()
     call = native.Dequantize(
-        native_format(format, table),
+        native_format(format, pointer(table)),
         native.CODE_LAYOUTS[layout.codes],
         groups,
         n,

@@ -11,7 +11,7 @@ from blockscale.ops.library import (
     matmul,
     quantize,
 )
-from blockscale.ops.matmul import MatmulCall, run
+from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.quantize import repack
 from blockscale.ops.unobserved import is_unobserved
@@ -41,5 +41,5 @@ __all__ = [
     "prepared_layout",
     "quantize",
     "repack",
-    "run",
+    "run_checked",
 ]

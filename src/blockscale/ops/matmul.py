@@ -84,6 +84,19 @@ class MatmulCall:
         yield self.group_sizes
         yield self.x_tensor_scale
 
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """All that `validate` and `problem` look at: calls that agree in it pass together."""
+        described = (
+            None if part is None else (part.shape, part.dtype, part.device) for part in self.tensors
+        )
+        weight = self.weights[0]
+        return (
+            *(self.x.kind, tuple(self.x.shape), weight.kind, tuple(weight.shape)),
+            *(self.activation, self.x_format, self.out_dtype, is_deterministic()),
+            *described,
+        )
+
     def _x_label(self) -> str:
         """x as the kernel sees it: quantised, where it is to be quantised on the fly."""
         if not self.x_format:
@@ -114,13 +127,31 @@ class MatmulCall:
         )
 
 
-def run(call: MatmulCall) -> Tensor:
+_passed: dict[tuple[object, ...], Problem] = {}  # facts of calls that were checked
+_MOST_PASSED = 4096
+
+
+def run_checked(call: MatmulCall) -> Tensor:
+    """Check a call, unless one like it has passed, and run it."""
+    facts = call.facts
+    problem = _passed.get(facts)
+    if problem is None:
+        call.validate()
+        problem = call.problem()
+        if len(_passed) >= _MOST_PASSED:
+            _passed.clear()
+        _passed[facts] = problem
+    return run(call, problem)
+
+
+def run(call: MatmulCall, problem: Problem | None = None) -> Tensor:
     """Quantise x if asked to, pick a kernel, launch it. The call has been validated."""
     if call.x_tensor_scale is not None:
         validate.check_positive(call.verb, "x_tensor_scale", call.x_tensor_scale)
     if call.x_format:
         call = _with_quantized_x(call)
-    problem = call.problem()
+    if problem is None:
+        problem = call.problem()
     if call.group_sizes is not None and (call.group_sizes.device.type == "cpu" or checks_enabled()):
         validate.check_group_values(call.verb, call.group_sizes.tolist(), problem.m)
     out = torch.empty(problem.rows, problem.n, dtype=call.out_dtype, device=call.x.device)
@@ -133,7 +164,7 @@ def run(call: MatmulCall) -> Tensor:
             call.group_sizes,
             out,
         )
-    return out.reshape(call.out_shape)
+    return out if len(call.x.shape) == 2 else out.reshape(call.out_shape)
 
 
 def _with_quantized_x(call: MatmulCall) -> MatmulCall:

@@ -66,7 +66,8 @@ def as_rows(operand: Operand) -> Tensor | Parts:
     lead = tuple(operand.shape[:-1])
     rows = prod(lead)
     if operand.is_plain:
-        return operand.tensors[0].reshape(rows, operand.shape[-1])
+        x = operand.tensors[0]
+        return x if x.dim() == 2 else x.reshape(rows, operand.shape[-1])
     codes, scale, tensor_scale, codebook = operand.parts()
     if tensor_scale is not None:
         tensor_scale = spread_over_rows(tensor_scale, lead).reshape(rows)

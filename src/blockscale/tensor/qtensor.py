@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -99,7 +100,7 @@ class QTensor:
     def bits_per_value(self) -> float:
         return 8 * self.nbytes / max(self.numel(), 1)
 
-    @property
+    @cached_property
     def operand(self) -> ops.Operand:
         """This tensor as `torch.library` ops take it."""
         return ops.Operand(self.tensors, str(Kind(self.format, self.layout)), list(self.shape))

@@ -175,8 +175,7 @@ def _run(
         out_dtype=out_dtype,
     )
     if ops.is_unobserved(call.tensors):
-        call.validate()
-        return ops.run(call)
+        return ops.run_checked(call)
     first, rest = call.weights[0], call.weights[1:]
     if rest:
         verb = ops.gated_matmul if group_sizes is None else ops.grouped_gated_matmul

@@ -16,6 +16,7 @@ import ctypes
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ from blockscale.kernels.native import (
 from blockscale.kernels.panels import matrix
 from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
 from blockscale.numerics import Activation, group_slices, parse_activation
-from blockscale.problem import Problem, dtype_name
+from blockscale.problem import Problem, dtype_name, parse_kind
 from blockscale.runtime import native
 
 NAME = "cpu"
@@ -195,11 +196,14 @@ def _multiply(
     """One of the library's own algorithms."""
     row_begin = (ctypes.c_int64 * len(ends))(*ends)
     kept = [None if bias is None else bias.contiguous() for bias in biases]
-    gate, up = (_weight(weights[i], kept[i]) for i in (0, -1))
-    format = problem.w_kind.format
+    gate = _weight(weights[0], kept[0])
+    up = gate if len(weights) == 1 else _weight(weights[1], kept[1])
+    format = _format(problem.w, pointer(weights[0].codebook))
     call = native.Matmul(
-        native_format(format, weights[0].codebook),
-        native_format(format, weights[-1].codebook).table,
+        format,
+        format.table
+        if len(weights) == 1
+        else _format(problem.w, pointer(weights[1].codebook)).table,
         gate,
         up,
         len(ends) - 1,
@@ -221,6 +225,12 @@ def _multiply(
         config.threads,
     )
     call_native(f"bs_{config.algorithm}", call)
+
+
+@lru_cache(maxsize=1024)
+def _format(kind: str, table: int | None) -> native.Format:
+    """By address, so that it is right for whatever table is there."""
+    return native_format(parse_kind(kind).format, table)
 
 
 def _weight(part: Parts, bias: Tensor | None) -> native.Weight:

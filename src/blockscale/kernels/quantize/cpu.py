@@ -47,7 +47,7 @@ def launch(
     table = None if codebook is None else codebook.contiguous()
     element = format.element
     call = native.Quantize(
-        native_format(format, table),
+        native_format(format, pointer(table)),
         _scale_rule(format, problem.rule),
         _small_float(element) if isinstance(element, Float) else native.SmallFloat(),
         isinstance(element, Float),
