@@ -4,7 +4,7 @@
 #     tools/sanitize.sh [python] [build folder]
 #
 # A selection of formats, one of each kind. Python itself is not built with the sanitizers, so their
-# runtime has to be loaded before it.
+# runtime has to be loaded before it; and pytest must not keep what it says when it stops.
 set -eu
 python=${1:-python3}
 build=${2:-build/sanitize}
@@ -13,11 +13,13 @@ left_out="e3m3 or e5m2 or mxfp6_e2m3 or bnb_fp4 or kbit4_block128 or every_magni
 cmake -S csrc -B "$build" -DBLOCKSCALE_SANITIZE=ON
 cmake --build "$build" --parallel
 
-LD_PRELOAD=$("${CXX:-c++}" -print-file-name=libasan.so)
+library() { "${CXX:-c++}" -print-file-name="$1"; }
+LD_PRELOAD="$(library libasan.so) $(library libstdc++.so.6)" # the second for torch's exceptions
 ASAN_OPTIONS=detect_leaks=0 # Python's and torch's are not ours
 UBSAN_OPTIONS=print_stacktrace=1
 BLOCKSCALE_NATIVE=$(realpath "$build")/libblockscale_cpu.so
-export LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE
-exec "$python" -m pytest -q -p no:cacheprovider \
+PYTHONPATH=tools
+export PYTHONPATH LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE
+exec "$python" -m pytest -q --capture=no -p no:cacheprovider -p malloc_memory \
   tests/kernels/test_cpu_matmul.py tests/kernels/test_int8_activations.py \
   tests/kernels/test_cpu_quantize.py tests/layouts/test_lanes.py -k "not ($left_out)"
