@@ -142,12 +142,15 @@ def stored(folder: Path = FOLDER) -> list[Run]:
 
 
 def newest_per_machine(runs: Iterable[Run]) -> list[Run]:
-    """Of runs that are sorted newest first: the first of each machine."""
+    """Of runs that are sorted newest first: the first of each machine, by name and threads."""
     found: dict[tuple[object, ...], Run] = {}
     for run in runs:
         key = (run.device, run.machine.get("cpu"), run.machine.get("threads"))
         found.setdefault(key, run)
-    return list(found.values())
+    return sorted(
+        found.values(),
+        key=lambda run: (run.device, str(run.machine.get("cpu")), run.machine.get("threads", 0)),
+    )
 
 
 def _spreads(data: dict[str, Any]) -> dict[str, Any]:

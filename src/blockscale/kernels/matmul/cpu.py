@@ -51,9 +51,10 @@ _BLOCK_ROWS = {"scalar": 5, "avx2": 5, "avx512": 33, "amx": 33}
 class Config(NativeConfig):
     algorithm: str
     packs: bool  # the weights, at every call
+    rule: str = ""  # why this algorithm
 
     def __str__(self) -> str:
-        notes = [f"{self.algorithm} on {super().__str__()}"]
+        notes = [f"{self.algorithm} on {super().__str__()}", *filter(None, [self.rule])]
         if self.algorithm == "panels":
             notes.append("torch multiplies: bits depend on threads (bs.deterministic() avoids it)")
         if self.packs:
@@ -72,10 +73,18 @@ def configs(problem: Problem) -> list[Config]:
     """All that can do it, the fastest by rule first."""
     packs = problem.w_kind.layout != LANES
     return [
-        Config(config.isa, algorithm, packs and algorithm != "panels")
+        Config(config.isa, algorithm, packs and algorithm != "panels", _rule(problem, config.isa))
         for config in native_configs()
         for algorithm in _algorithms(problem, config.isa)
     ]
+
+
+def _rule(problem: Problem, isa: str) -> str:
+    if "@" in problem.x or not streams(problem.w_kind.format):
+        return ""
+    if isa == "amx" and problem.x == "bfloat16":
+        return f"amx from {_AMX_ROWS} rows a matrix, stream below"
+    return f"blocks from {_BLOCK_ROWS[isa]} rows a matrix, stream below"
 
 
 def _algorithms(problem: Problem, isa: str) -> list[str]:
