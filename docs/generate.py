@@ -6,6 +6,7 @@ cannot drift from the code; measurements come from the runs stored in bench/resu
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ sys.path.insert(0, str(ROOT))  # bench is not installed
 
 from bench.tables import performance, speed  # noqa: E402
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "performance.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "models.md"]
+QUALITY = ROOT / "bench" / "results" / "quality" / "smollm2.json"
 
 
 def formats() -> str:
@@ -47,11 +49,29 @@ def environment() -> str:
     return "\n".join(f"- `{name}`: {meaning}." for name, meaning in VARIABLES.items())
 
 
+def quality() -> str:
+    """What each format does to a model's perplexity; long runs first."""
+    found = json.loads(QUALITY.read_text())
+    original = found["reference"]
+    lines = [
+        "| weights | bits/weight | perplexity | ratio | KL, nats | tokens |",
+        "|---|---|---|---|---|---|",
+        "| unquantised | 16 | {perplexity:.2f} | 1 | 0 | {tokens:,} |".format(**original),
+    ]
+    row = (
+        "| {name} | {bits_per_weight:.2f} | {perplexity:.2f} | {ratio:.3f} ± {ratio_error:.3f} "
+        "| {divergence:.3f} ± {divergence_error:.3f} | {tokens:,} |"
+    )
+    lines += [row.format(**each) for each in found["rows"] + found["short_rows"]]
+    return "\n".join(lines)
+
+
 GENERATORS = {
     "formats": formats,
     "environment": environment,
     "speed": speed,
     "performance": performance,
+    "quality": quality,
 }
 
 

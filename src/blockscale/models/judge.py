@@ -53,8 +53,9 @@ def judge(
     )
     return [
         Quality(
-            name,
-            *sizes[name],
+            name=name,
+            bits_per_weight=sizes[name][0],
+            bytes=sizes[name][1],
             tokens=score.tokens,
             perplexity=score.perplexity,
             perplexity_error=score.perplexity_error,
