@@ -100,9 +100,17 @@ class QTensor:
     def bits_per_value(self) -> float:
         return 8 * self.nbytes / max(self.numel(), 1)
 
-    @cached_property
+    @property
     def operand(self) -> ops.Operand:
         """This tensor as `torch.library` ops take it."""
+        # Up to Python 3.11 a cached property has a lock, which torch.compile cannot enter.
+        return self._as_operand() if torch.compiler.is_compiling() else self._operand
+
+    @cached_property
+    def _operand(self) -> ops.Operand:
+        return self._as_operand()
+
+    def _as_operand(self) -> ops.Operand:
         return ops.Operand(self.tensors, str(Kind(self.format, self.layout)), list(self.shape))
 
     # --- what it can become ------------------------------------------------------------------
