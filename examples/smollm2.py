@@ -113,10 +113,11 @@ def _table(qualities: list[Quality], answers: dict[str, Generation]) -> Table:
         title_justify="left",
         box=SIMPLE,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("weights")
     for heading in ("bits/weight", "MB", "perplexity", "ratio", "tokens/s", "speed"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for quality in qualities:
         speed = answers[quality.name].tokens_per_second
         table.add_row(

@@ -51,10 +51,9 @@ def _draw(axes: Any, points: Sequence[tuple[Quality, float, float]], label: str)
         capsize=3,
         markersize=7,
     )
-    sides: dict[float, int] = {}
-    for q, value, _ in sorted(points, key=lambda point: -point[1]):
-        bits = round(q.bits_per_weight, 1)
-        side = sides[bits] = -sides.get(bits, -1)  # neighbours of one size take turns
+    for q, value, _ in points:
+        # To the left where there is a neighbour on the right, at about the same height.
+        side = -1 if any(_is_beside(q, value, *other) for other in points) else 1
         axes.annotate(
             q.name,
             (q.bits_per_weight, value),
@@ -72,6 +71,10 @@ def _draw(axes: Any, points: Sequence[tuple[Quality, float, float]], label: str)
     axes.margins(x=0.18, y=0.12)
     for edge in ("top", "right"):
         axes.spines[edge].set_visible(False)
+
+
+def _is_beside(q: Quality, value: float, other: Quality, height: float, _: float) -> bool:
+    return 0 < other.bits_per_weight - q.bits_per_weight < 0.6 and value / 2 < height < value * 2
 
 
 def _pyplot() -> Any:

@@ -115,7 +115,7 @@ def _table(found: list[Quality], title: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     table.add_column("model", overflow="fold")
     for heading in ("bits/weight", "MB", "perplexity", "ratio", "KL, nats"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for quality in found:
         table.add_row(
             quality.name,
