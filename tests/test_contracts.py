@@ -12,10 +12,19 @@ pytest.importorskip("importlinter")
 ROOT = Path(__file__).parents[1]
 
 
+# The hook of an editable install comes before PYTHONPATH, and would find the package that is
+# installed instead of the copy.
+LINT = """
+import sys
+sys.meta_path[:] = [each for each in sys.meta_path if "Redirecting" not in type(each).__name__]
+from importlinter.cli import lint_imports_command
+lint_imports_command()
+"""
+
+
 def lint(directory):
-    script = Path(sys.executable).parent / "lint-imports"
     return subprocess.run(
-        [sys.executable, script, "--no-cache"],
+        [sys.executable, "-c", LINT, "--no-cache"],
         cwd=directory,
         env={"PYTHONPATH": str(directory / "src"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
