@@ -54,17 +54,7 @@ def run_quantize(
     codes, scale = storage(kind, tuple(x.shape), x.device)
     if x.numel() == 0:
         return codes, scale
-    problem = Problem(
-        verb="quantize",
-        m=groups * n,
-        n=0,
-        k=k,
-        rule=rule,
-        x=dtype_name(x.dtype),
-        w=str(kind),
-        out="uint8",
-        target=target_of(x.device),
-    )
+    problem = _problem(groups * n, k, rule, x.dtype, str(kind), target_of(x.device))
     row_scale = None
     if tensor_scale is not None:
         row_scale = spread_over_rows(tensor_scale, tuple(x.shape[:-1])).reshape(groups, n)
@@ -77,6 +67,22 @@ def run_quantize(
         scale.view(groups, *scale.shape[len(lead) :]),
     )
     return codes, scale
+
+
+@lru_cache(maxsize=1024)
+def _problem(m: int, k: int, rule: str, dtype: torch.dtype, kind: str, target: str) -> Problem:
+    """Remembered, since activations are quantised at every call."""
+    return Problem(
+        verb="quantize",
+        m=m,
+        n=0,
+        k=k,
+        rule=rule,
+        x=dtype_name(dtype),
+        w=kind,
+        out="uint8",
+        target=target,
+    )
 
 
 def quantize_activations(

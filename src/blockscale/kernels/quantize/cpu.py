@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from torch import Tensor
 
 from blockscale.formats import Float, Format
@@ -15,7 +17,7 @@ from blockscale.kernels.native import (
     pointer,
 )
 from blockscale.numerics import carry_from
-from blockscale.problem import Problem
+from blockscale.problem import Problem, parse_kind
 from blockscale.runtime import native
 
 NAME = "cpu"
@@ -41,16 +43,12 @@ def launch(
     codes: Tensor,
     scale: Tensor,
 ) -> None:
-    format, layout = problem.w_kind
+    layout = problem.w_kind.layout
     groups, n, k = x.shape
     row_scale = None if tensor_scale is None else tensor_scale.contiguous()
     table = None if codebook is None else codebook.contiguous()
-    element = format.element
     call = native.Quantize(
-        native_format(format, pointer(table)),
-        _scale_rule(format, problem.rule),
-        _small_float(element) if isinstance(element, Float) else native.SmallFloat(),
-        isinstance(element, Float),
+        *_described(problem.w, problem.rule, pointer(table)),
         native.CODE_LAYOUTS[layout.codes],
         groups,
         n,
@@ -65,6 +63,18 @@ def launch(
         config.threads,
     )
     call_native("bs_quantize", call)
+
+
+@lru_cache(maxsize=1024)
+def _described(
+    kind: str, rule: str, table: int | None
+) -> tuple[native.Format, native.ScaleRule, native.SmallFloat, bool]:
+    """Format, rule and element, as native code takes them; the table by its address."""
+    format = parse_kind(kind).format
+    element = format.element
+    is_float = isinstance(element, Float)
+    rounding = _small_float(element) if isinstance(element, Float) else native.SmallFloat()
+    return native_format(format, table), _scale_rule(format, rule), rounding, is_float
 
 
 def _scale_rule(format: Format, rule: str) -> native.ScaleRule:
