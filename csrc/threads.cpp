@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #if defined(__x86_64__)
@@ -93,9 +94,13 @@ class Pool {
   }
 
  private:
+  // Where the system gives no more threads, those there are do all the work.
   void grow(int workers) {
-    for (; workers_ < workers; ++workers_)
-      std::thread([this] { serve(); }).detach();  // they sleep until the process ends
+    try {
+      for (; workers_ < workers; ++workers_)
+        std::thread([this] { serve(); }).detach();  // they sleep until the process ends
+    } catch (const std::system_error&) {
+    }
   }
 
   void take_items(const std::function<void(int64_t)>& work, int64_t items) {

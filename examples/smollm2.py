@@ -3,12 +3,13 @@
 SmolLM2-135M-Instruct, unquantised and in five formats: linear layers are quantised without any
 data, embeddings and head are kept. A table, and a picture of size, quality and speed.
 
-    python examples/smollm2.py [--out FILE.png] [--tokens N] [--prompt TEXT]
+    python examples/smollm2.py [--out FILE.png] [--tokens N] [--minutes M] [--prompt TEXT]
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ from blockscale.runtime import describe_device
 from demo_model import smollm2, trained, why_not_smollm2
 
 FORMATS = ("mxfp8", "kbit5", "nvfp4", "kbit4", "kbit3")
+WINDOW = 512  # tokens that are predicted together
 _INK, _ORIGINAL, _QUANTISED = "#333333", "#bbbbbb", "#3182bd"
 
 
@@ -39,6 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("build/demo.png"), help="picture to write")
     parser.add_argument("--tokens", type=int, default=20_481, help="of text that is predicted")
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, help="for predicting: a slow machine takes less text"
+    )
     parser.add_argument("--max-tokens", type=int, default=48, help="of each answer")
     parser.add_argument("--prompt", default="What is a quantised neural network?")
     parser.add_argument("--folder", type=Path, default=Path("build"), help="where models are kept")
@@ -61,6 +66,7 @@ def main() -> None:
     console.print()
 
     answers = _answer(models, tokenizer, arguments.prompt, arguments.max_tokens, console)
+    ids = _affordable(ids, original, len(models), arguments.minutes, console)
     qualities = _judge(models, ids, name, console)
     console.print(_table(qualities, answers))
     draw(qualities, answers, f"{title} on {describe_device(device)}", arguments.out)
@@ -93,6 +99,26 @@ def _answer(
     return answers
 
 
+def _affordable(
+    ids: torch.Tensor, model, models: int, minutes: float, console: Console
+) -> torch.Tensor:
+    """As much of the text as the models predict in the time there is, in whole windows."""
+    window = ids[None, :WINDOW].to(model.device)
+    with torch.inference_mode():
+        model(window)
+        begin = time.perf_counter()
+        model(window)
+    seconds = models * (time.perf_counter() - begin)  # for one window
+    count = max(4, int(60 * minutes / seconds)) * WINDOW + 1
+    if count >= len(ids):
+        return ids
+    console.print(
+        f"this machine predicts {models * WINDOW / seconds:.0f} tokens a second: {count - 1:,} "
+        f"tokens of text instead of {len(ids) - 1:,} fit into {minutes:g} minutes (--minutes)"
+    )
+    return ids[:count]
+
+
 def _judge(models: dict, ids: torch.Tensor, reference: str, console: Console) -> list[Quality]:
     columns = (
         TextColumn("predicting {task.completed} of {task.total} tokens"),
@@ -102,7 +128,11 @@ def _judge(models: dict, ids: torch.Tensor, reference: str, console: Console) ->
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=len(ids) - 1)
         return judge(
-            models, ids, reference=reference, on_tokens=lambda count: bar.advance(task, count)
+            models,
+            ids,
+            reference=reference,
+            length=WINDOW,
+            on_tokens=lambda count: bar.advance(task, count),
         )
 
 
