@@ -108,7 +108,8 @@ def _affordable(
         model(window)
         begin = time.perf_counter()
         model(window)
-    seconds = models * (time.perf_counter() - begin)  # for one window
+    # For one window of all models; decoding weights and comparing predictions take as long again.
+    seconds = 2 * models * (time.perf_counter() - begin)
     count = max(4, int(60 * minutes / seconds)) * WINDOW + 1
     if count >= len(ids):
         return ids
