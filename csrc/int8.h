@@ -27,7 +27,7 @@ inline i32x16 dot4(i32x16 sums, u32x16 weights, uint32_t x) {
 #endif
 }
 
-// Sixteen bytes by code: integers, OFFSET higher.
+// An IntegerTable, looked up byte by byte.
 struct ByteTable {
 #if defined(__AVX512VNNI__)
   __m512i wide;

@@ -210,9 +210,13 @@ int significant_bits(const float* table, int count) {
   return most;
 }
 
-AmxFacts amx_facts(const Format& format) {
+// Of gate and up together.
+AmxFacts amx_facts(const Matmul& call) {
+  const Format& format = call.format;
   if (format.scale_bytes == 4) return {false, false, true};
-  const int element = significant_bits(format.table, 1 << format.bits);
+  const int entries = 1 << format.bits;
+  const int element =
+      std::max(significant_bits(format.table, entries), significant_bits(call.up_table, entries));
   const int scale = 24 - int(format.scale_shift);
   bool check = false;
   for (int i = 0; i < 256; ++i) {
@@ -226,7 +230,7 @@ void multiply_by_amx(const Matmul& call) {
   const TiledRows x(call);
   const int64_t chunks = lanes::chunks(call.k), slab_bytes = amx::amx_slab_bytes(call.format);
   const int64_t sums = 2 * ((most_rows(call) + 31) / 32) * 32 * 32;
-  const AmxFacts facts = amx_facts(call.format);
+  const AmxFacts facts = amx_facts(call);
   std::mutex mutex;
   std::vector<std::pair<int64_t, int64_t>> left;  // panels with unsafe scales
   for_each_tile(call, 2, [&](int64_t group, int64_t tile) {
@@ -277,16 +281,6 @@ EXPORT int bs_best_isa() {
 #endif
 }
 
-// 1 where dot products of bytes are an instruction.
-EXPORT int bs_has_vnni() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512vnni") != 0;
-#else
-  return 0;
-#endif
-}
-
 EXPORT int bs_stream(const Matmul* call) {
   return guarded([&] {
     const PassRows x(*call);
@@ -314,7 +308,8 @@ EXPORT int bs_int8(const Matmul* call) {
     auto work = &scalar::int8;
     int offset = 0;
 #if defined(__x86_64__)
-    if (call->isa >= AVX512 && bs_has_vnni()) {
+    __builtin_cpu_init();
+    if (call->isa >= AVX512 && __builtin_cpu_supports("avx512vnni")) {
       work = &vnni::int8;
       offset = 128;
     }
