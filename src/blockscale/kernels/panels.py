@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts
-from blockscale.problem import Kind
+from blockscale.numerics import group_slices
+from blockscale.problem import Kind, Problem
 
 _ELEMENTS = 1 << 22  # a float64 panel of 32 MB
 
@@ -37,6 +38,12 @@ def unpack_rows(
     codes, scale = layout.slice_rows(parts.codes, parts.scale, format, shape, rows)
     cut = (rows.stop - rows.start, shape[1])
     return layout.unpack_codes(codes, format, cut), layout.unpack_scale(scale, format, cut)
+
+
+def rows_of_groups(problem: Problem, group_sizes: Tensor | None) -> list[tuple[int, int]]:
+    """Start and stop of each group's rows of x; group sizes are read on the host."""
+    sizes = [problem.m] * problem.groups if group_sizes is None else group_sizes.tolist()
+    return group_slices(sizes, problem.rows)
 
 
 def matrix(parts: Parts, group: int) -> Parts:

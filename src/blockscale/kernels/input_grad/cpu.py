@@ -7,8 +7,7 @@ from torch import Tensor
 
 from blockscale.kernels.contract import Parts
 from blockscale.kernels.native import NativeConfig, decoded_rows, native_configs, native_refusal
-from blockscale.kernels.panels import matrix
-from blockscale.numerics import group_slices
+from blockscale.kernels.panels import matrix, rows_of_groups
 from blockscale.problem import Problem
 
 NAME = "cpu"
@@ -34,8 +33,7 @@ def launch(
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, k]
 ) -> None:
-    sizes = [problem.m] * problem.groups if group_sizes is None else group_sizes.tolist()
-    slices = group_slices(sizes, problem.rows)
+    slices = rows_of_groups(problem, group_sizes)
     out[slices[-1][1] if slices else 0 :] = 0
     height = max(_PANEL_FLOATS // max(problem.k, 1), 1)
     height += -height % problem.w_kind.layout.row_granularity

@@ -6,8 +6,15 @@ import torch
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.panels import PanelConfig, matrix, panel_configs, panels, unpack_rows
-from blockscale.numerics import cast, group_slices, input_gradient, scaled_values
+from blockscale.kernels.panels import (
+    PanelConfig,
+    matrix,
+    panel_configs,
+    panels,
+    rows_of_groups,
+    unpack_rows,
+)
+from blockscale.numerics import cast, input_gradient, scaled_values
 from blockscale.problem import Problem
 
 NAME = "reference"
@@ -29,8 +36,7 @@ def launch(
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, k]
 ) -> None:
-    sizes = [problem.m] * problem.groups if group_sizes is None else group_sizes.tolist()
-    slices = group_slices(sizes, problem.rows)
+    slices = rows_of_groups(problem, group_sizes)
     out[slices[-1][1] if slices else 0 :] = 0
     for group, (start, stop) in enumerate(slices):
         if start == stop:

@@ -33,9 +33,9 @@ from blockscale.kernels.native import (
     pointer,
     streams,
 )
-from blockscale.kernels.panels import matrix
+from blockscale.kernels.panels import matrix, rows_of_groups
 from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
-from blockscale.numerics import Activation, group_slices, parse_activation
+from blockscale.numerics import Activation, parse_activation
 from blockscale.problem import Problem, dtype_name, parse_kind
 from blockscale.runtime import native
 
@@ -133,9 +133,7 @@ def launch(
 
 def _group_ends(problem: Problem, group_sizes: Tensor | None) -> list[int]:
     """Rows of group g are those from ends[g] to ends[g + 1]."""
-    if group_sizes is None:
-        return [problem.m * group for group in range(problem.groups + 1)]
-    return [0, *(stop for _, stop in group_slices(group_sizes.tolist(), problem.rows))]
+    return [0, *(stop for _, stop in rows_of_groups(problem, group_sizes))]
 
 
 def _panels(problem: Problem, ends: list[int]) -> Iterator[tuple[int, int, int, int, int]]:

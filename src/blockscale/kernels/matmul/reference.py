@@ -8,11 +8,17 @@ from __future__ import annotations
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.panels import PanelConfig, matrix, panel_configs, panels, unpack_rows
+from blockscale.kernels.panels import (
+    PanelConfig,
+    matrix,
+    panel_configs,
+    panels,
+    rows_of_groups,
+    unpack_rows,
+)
 from blockscale.numerics import (
     branch,
     cast,
-    group_slices,
     parse_activation,
     scaled_values,
     widen,
@@ -39,8 +45,7 @@ def launch(
     group_sizes: Tensor | None,  # integers [groups], where the problem is ragged
     out: Tensor,  # [rows, n]
 ) -> None:
-    sizes = [problem.m] * problem.groups if group_sizes is None else group_sizes.tolist()
-    slices = group_slices(sizes, problem.rows)
+    slices = rows_of_groups(problem, group_sizes)
     out[slices[-1][1] if slices else 0 :] = 0
     activation = parse_activation(problem.activation) if problem.gated else None
     for group, (start, stop) in enumerate(slices):
