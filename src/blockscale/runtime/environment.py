@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 VARIABLES = {
+    "BLOCKSCALE_CACHE": "folder for compiled CUDA kernels; by default blockscale/cubins in "
+    "XDG_CACHE_HOME or ~/.cache",
+    "BLOCKSCALE_CACHE_MB": "how large that folder may become, 512 by default; 0 keeps nothing",
     "BLOCKSCALE_CHECK": "1: read group sizes and given tensor scales back from the GPU and raise "
     "on bad ones, which synchronises; by default sizes are clipped on the device",
+    "BLOCKSCALE_CUDA": "0: do without the CUDA kernels",
     "BLOCKSCALE_ISA": "scalar, avx2, avx512 or amx: the instruction set of the native CPU kernels; "
     "by default the best that the CPU has",
     "BLOCKSCALE_NATIVE": "path of the native CPU library, or 0 to do without it",
@@ -15,6 +20,26 @@ VARIABLES = {
 
 def checks_enabled() -> bool:
     return os.environ.get("BLOCKSCALE_CHECK", "0") not in ("", "0")
+
+
+def cuda_enabled() -> bool:
+    return os.environ.get("BLOCKSCALE_CUDA", "") != "0"
+
+
+def cache_folder() -> Path:
+    asked = os.environ.get("BLOCKSCALE_CACHE")
+    if asked:
+        return Path(asked).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(shared).expanduser() / "blockscale" / "cubins"
+
+
+def cache_megabytes() -> int:
+    asked = os.environ.get("BLOCKSCALE_CACHE_MB") or "512"
+    try:
+        return int(asked)
+    except ValueError:
+        raise ValueError(f"BLOCKSCALE_CACHE_MB={asked}: give a number of megabytes") from None
 
 
 def isa_override() -> str | None:

@@ -1,0 +1,38 @@
+"""CUDA kernels: compiled at first use, kept on disk, loaded once per GPU, launched cheaply.
+
+    build = Build("stream.cu", "stream", (("ROWS", 4),))
+    kernel = function(build, x.device)                # compiles, or reads the cache; then a lookup
+    kernel.launch((grid, 1, 1), 128, shared, current_stream(x.device), arguments)
+
+Every kernel takes one parameter, a struct by value, which `arguments` mirrors as a
+ctypes.Structure. Importing this touches no GPU and no compiler.
+"""
+
+from blockscale.runtime.cuda.arch import TARGETS, arch_of
+from blockscale.runtime.cuda.build import FOLDER, Build
+from blockscale.runtime.cuda.cache import Cache, Entry, open_cache
+from blockscale.runtime.cuda.compile import cubin, is_cached
+from blockscale.runtime.cuda.driver import CudaError, driver_version
+from blockscale.runtime.cuda.function import Function, current_stream, function
+from blockscale.runtime.cuda.nvrtc import CompilationError, load_nvrtc
+from blockscale.runtime.cuda.refusal import cuda_refusal
+
+__all__ = [
+    "FOLDER",
+    "TARGETS",
+    "Build",
+    "Cache",
+    "CompilationError",
+    "CudaError",
+    "Entry",
+    "Function",
+    "arch_of",
+    "cubin",
+    "cuda_refusal",
+    "current_stream",
+    "driver_version",
+    "function",
+    "is_cached",
+    "load_nvrtc",
+    "open_cache",
+]

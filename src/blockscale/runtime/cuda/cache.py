@@ -1,0 +1,169 @@
+"""Compiled kernels on the disk: private, bounded, safe between processes, and never needed.
+
+One file per kernel, named by the hash of all it was made from. A file holds the checksum of the
+rest, a line that says what it is, and the machine code; it appears by an atomic rename, so a reader
+finds all of it or nothing, and what a crash or a bad disk damaged is found out and compiled again.
+Machine code is run, so a folder that others may write to is not read. Whatever goes wrong with the
+disk costs a warning and a compilation, not the call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from blockscale.runtime.environment import cache_folder, cache_megabytes
+
+_SUFFIX = ".cubin"
+_UNFINISHED = ".tmp"
+_ABANDONED_SECONDS = 3600  # a file that is being written is far younger
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a file holds, for people."""
+
+    build: str
+    arch: str
+    nvrtc: str
+
+    @property
+    def source(self) -> str:
+        return self.build.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Cache:
+    folder: Path
+    limit: int  # bytes
+
+    def read(self, key: str) -> bytes | None:
+        """The machine code, if it is there and whole; it becomes the most recently used."""
+        path = self._path(key)
+        try:
+            checksum, _, rest = path.read_bytes().partition(b"\n")
+            if hashlib.sha256(rest).hexdigest().encode() != checksum:
+                path.unlink(missing_ok=True)
+                return None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _warn_once(f"{self.folder}: cannot read compiled kernels ({error})")
+            return None
+        with suppress(OSError):  # a read-only disk serves all the same
+            os.utime(path)
+        return rest.partition(b"\n")[2]
+
+    def holds(self, key: str) -> bool:
+        return self._path(key).is_file()
+
+    def write(self, key: str, entry: Entry, code: bytes) -> None:
+        rest = json.dumps(asdict(entry)).encode() + b"\n" + code
+        checksum = hashlib.sha256(rest).hexdigest().encode()
+        try:
+            self._replace(self._path(key), checksum + b"\n" + rest)
+            self._shrink()
+        except OSError as error:
+            _warn_once(
+                f"{self.folder}: cannot keep compiled kernels ({error}); they are compiled again "
+                "in each process. BLOCKSCALE_CACHE names another folder"
+            )
+
+    def entries(self) -> Iterator[tuple[Entry, int]]:
+        """What is there, and its bytes."""
+        for path, facts in self._files():
+            with suppress(OSError, ValueError, TypeError), path.open("rb") as file:
+                file.readline()
+                yield Entry(**json.loads(file.readline())), facts.st_size
+
+    def clear(self) -> int:
+        """Remove everything; how many kernels there were."""
+        files = [path for path, _ in self._files()]
+        for path in [*files, *self.folder.glob(f"*{_UNFINISHED}")]:
+            path.unlink(missing_ok=True)
+        return len(files)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / (key + _SUFFIX)
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        handle, name = tempfile.mkstemp(dir=self.folder, suffix=_UNFINISHED)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        """Whole files; another process may remove one at any time."""
+        found = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with suppress(FileNotFoundError):
+                found.append((path, path.stat()))
+        return found
+
+    def _shrink(self) -> None:
+        """Least recently used first, until the rest fits; and what crashed writers left."""
+        files = sorted(self._files(), key=lambda each: each[1].st_mtime)
+        total = sum(facts.st_size for _, facts in files)
+        for path, facts in files:
+            if total <= self.limit:
+                break
+            path.unlink(missing_ok=True)
+            total -= facts.st_size
+        for path in self.folder.glob(f"*{_UNFINISHED}"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
+
+
+def open_cache() -> Cache | None:
+    """What the environment asks for; None where it is off or its folder cannot be used."""
+    return _open(cache_folder(), cache_megabytes() * 2**20)
+
+
+@lru_cache(maxsize=16)
+def _open(folder: Path, limit: int) -> Cache | None:
+    if limit <= 0:
+        return None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        reason = _shared(folder)
+    except OSError as error:
+        reason = f"it cannot be made ({error})"
+    if reason is None:
+        return Cache(folder, limit)
+    _warn_once(
+        f"{folder}: not used for compiled kernels, since {reason}; they are compiled again in each "
+        "process. BLOCKSCALE_CACHE names another folder"
+    )
+    return None
+
+
+def _shared(folder: Path) -> str | None:
+    """Why somebody else might have put machine code there."""
+    if not hasattr(os, "getuid"):
+        return None  # Windows: folders of a user's profile are the user's
+    facts = folder.stat()
+    if facts.st_uid != os.getuid():
+        return f"it belongs to user {facts.st_uid}"
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write there (chmod 700 {folder})"
+    return None
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)

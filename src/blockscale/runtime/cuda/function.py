@@ -1,0 +1,140 @@
+"""A kernel on a GPU: loaded once, then launched at the price of one foreign call."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import addressof, byref, c_int, c_void_p
+from threading import Lock
+
+import torch
+
+from blockscale.runtime.cuda.build import Build
+from blockscale.runtime.cuda.compile import cubin
+from blockscale.runtime.cuda.driver import (
+    INVALID_CONTEXT,
+    UNREADABLE_CODE,
+    check,
+    context,
+    driver_version,
+    load_driver,
+)
+from blockscale.runtime.target import target_of
+
+# CUfunction_attribute
+_STATIC_SHARED, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 3, 4, 8
+
+_Parameters = c_void_p * 1  # every kernel takes one struct
+
+
+class Function:
+    """A loaded kernel. Handles live as long as the process, like torch's context."""
+
+    def __init__(self, build: Build, index: int, code: bytes) -> None:
+        self.build = build
+        self._index = index
+        self._library = load_driver()
+        self._launch = self._library.cuLaunchKernel
+        self._handle = self._load(code)
+        self.registers = self._attribute(_REGISTERS)  # of a thread
+        self.shared_bytes = self._attribute(_STATIC_SHARED)  # of a CTA, beyond what a launch asks
+        self.local_bytes = self._attribute(_LOCAL)  # of a thread: spills and indexed arrays
+        self._max_shared = self._attribute(_MAX_DYNAMIC_SHARED)  # until it is raised
+
+    def __repr__(self) -> str:
+        return f"<{self.build} on cuda:{self._index}, {self.registers} registers>"
+
+    def occupancy(self, threads: int, shared: int) -> int:
+        """CTAs that an SM holds at a time; `shared` bytes are dynamic."""
+        count = c_int()
+        with context(self._index):
+            if shared > self._max_shared:
+                self._raise_shared(shared)
+            ask = self._library.cuOccupancyMaxActiveBlocksPerMultiprocessor
+            status = ask(byref(count), self._handle, threads, shared)
+        check(status, f"{self.build}: occupancy of {threads} threads, {shared} shared bytes")
+        return count.value
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        threads: int,
+        shared: int,
+        stream: int,
+        arguments: ctypes.Structure,
+    ) -> None:
+        """Asynchronous. The driver copies `arguments`; what they point to must stay alive."""
+        if shared > self._max_shared:
+            with context(self._index):
+                self._raise_shared(shared)
+        parameters = _Parameters(addressof(arguments))
+        facts = (*grid, threads, 1, 1, shared, stream, parameters, None)
+        # The default stream is that of the current context, whichever GPU that is.
+        if torch._C._cuda_getDevice() == self._index:
+            status = self._launch(self._handle, *facts)
+        else:
+            status = INVALID_CONTEXT
+        if status == INVALID_CONTEXT:  # or a thread that has not used CUDA yet
+            with context(self._index):
+                status = self._launch(self._handle, *facts)
+        if status:
+            check(status, f"{self.build}: grid {grid}, {threads} threads, {shared} shared bytes")
+
+    def _load(self, code: bytes) -> c_void_p:
+        module, handle, library = c_void_p(), c_void_p(), self._library
+        doing = f"loading {self.build} on cuda:{self._index}"
+        with context(self._index):
+            status = library.cuModuleLoadData(byref(module), code)
+            if status in UNREADABLE_CODE:
+                doing += f" (the driver knows CUDA {driver_version()}: is NVRTC newer?)"
+            check(status, doing)
+            name = self.build.entry.encode()
+            check(library.cuModuleGetFunction(byref(handle), module, name), doing)
+            check(library.cuFuncLoad(handle), doing)  # or the first launch would: not in a capture
+        return handle
+
+    def _attribute(self, attribute: int) -> int:
+        value = c_int()
+        with context(self._index):
+            status = self._library.cuFuncGetAttribute(byref(value), attribute, self._handle)
+        check(status, f"{self.build}: attribute {attribute}")
+        return value.value
+
+    def _raise_shared(self, shared: int) -> None:
+        """More than 48 KiB must be asked for, once."""
+        status = self._library.cuFuncSetAttribute(self._handle, _MAX_DYNAMIC_SHARED, shared)
+        check(status, f"{self.build}: {shared} bytes of dynamic shared memory")
+        self._max_shared = shared
+
+
+_loaded: dict[tuple[Build, torch.device], Function] = {}
+_loading = Lock()
+
+
+def function(build: Build, device: torch.device) -> Function:
+    """The kernel on a GPU: compiled and loaded at the first call, a lookup after that."""
+    found = _loaded.get((build, device))
+    return found if found is not None else _load(build, device)
+
+
+def _load(build: Build, device: torch.device) -> Function:
+    index = torch.cuda.current_device() if device.index is None else device.index
+    key = build, torch.device("cuda", index)
+    with _loading:
+        found = _loaded.get(key)
+        if found is not None:
+            return found
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"{build} is not loaded, and nothing can be compiled or loaded while a CUDA graph "
+                "is captured: make the same call once before capturing. `blockscale warmup` "
+                "compiles a model's kernels beforehand, so that this first call is quick"
+            )
+        loaded = Function(build, index, cubin(build, target_of(key[1])))
+        _loaded[key] = loaded
+        return loaded
+
+
+def current_stream(device: torch.device) -> int:
+    """torch's current stream as the driver's handle; far cheaper than torch.cuda.current_stream."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(torch._C._cuda_getCurrentRawStream(index))
