@@ -34,9 +34,25 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleGetFunction": (_HANDLE, c_void_p, c_char_p),
     "cuModuleLoadData": (_HANDLE, c_char_p),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER(c_int), c_void_p, c_int, c_size_t),
-    # function; grid x y z; block x y z; dynamic shared bytes; stream; parameters; extra
-    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
 }
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig. Converting these numbers is most of a launch's cost, so they are kept."""
+
+    _fields_ = (
+        ("grid_x", c_uint),
+        ("grid_y", c_uint),
+        ("grid_z", c_uint),
+        ("block_x", c_uint),
+        ("block_y", c_uint),
+        ("block_z", c_uint),
+        ("shared_bytes", c_uint),
+        ("stream", c_void_p),
+        ("attributes", c_void_p),
+        ("attribute_count", c_uint),
+    )
 
 
 class CudaError(RuntimeError):

@@ -13,6 +13,7 @@ from blockscale.runtime.cuda.compile import cubin
 from blockscale.runtime.cuda.driver import (
     INVALID_CONTEXT,
     UNREADABLE_CODE,
+    LaunchConfig,
     check,
     context,
     driver_version,
@@ -23,7 +24,8 @@ from blockscale.runtime.target import target_of
 # CUfunction_attribute
 _STATIC_SHARED, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 3, 4, 8
 
-_Parameters = c_void_p * 1  # every kernel takes one struct
+_Shape = tuple[tuple[int, int, int], int, int, int]  # grid, threads, shared bytes, stream
+_MOST_CONFIGS = 1024  # kept of a function: more would be shapes that do not come back
 
 
 class Function:
@@ -33,8 +35,9 @@ class Function:
         self.build = build
         self._index = index
         self._library = load_driver()
-        self._launch = self._library.cuLaunchKernel
+        self._launch = self._library.cuLaunchKernelEx
         self._handle = self._load(code)
+        self._configs: dict[_Shape, tuple[int, LaunchConfig]] = {}  # with their addresses
         self.registers = self._attribute(_REGISTERS)  # of a thread
         self.shared_bytes = self._attribute(_STATIC_SHARED)  # of a CTA, beyond what a launch asks
         self.local_bytes = self._attribute(_LOCAL)  # of a thread: spills and indexed arrays
@@ -63,23 +66,33 @@ class Function:
         arguments: ctypes.Structure,
     ) -> None:
         """Asynchronous. The driver copies `arguments`; what they point to must stay alive."""
-        if shared > self._max_shared:
-            with context(self._index):
-                self._raise_shared(shared)
-        parameters = _Parameters(addressof(arguments))
-        facts = (*grid, threads, 1, 1, shared, stream, parameters, None)
+        shape = grid, threads, shared, stream
+        config = self._configs.get(shape) or self._configure(shape)
+        struct = c_void_p(addressof(arguments))
+        facts = config[0], self._handle, addressof(struct), None
         # The default stream is that of the current context, whichever GPU that is.
         if torch._C._cuda_getDevice() == self._index:
-            status = self._launch(self._handle, *facts)
+            status = self._launch(*facts)
         else:
             status = INVALID_CONTEXT
         if status == INVALID_CONTEXT:  # or a thread that has not used CUDA yet
             with context(self._index):
-                status = self._launch(self._handle, *facts)
+                status = self._launch(*facts)
         if status:
             check(status, f"{self.build}: grid {grid}, {threads} threads, {shared} shared bytes")
 
-    def _load(self, code: bytes) -> c_void_p:
+    def _configure(self, shape: _Shape) -> tuple[int, LaunchConfig]:
+        grid, threads, shared, stream = shape
+        if shared > self._max_shared:
+            with context(self._index):
+                self._raise_shared(shared)
+        if len(self._configs) >= _MOST_CONFIGS:
+            self._configs.clear()
+        config = LaunchConfig(*grid, threads, 1, 1, shared, stream, None, 0)
+        self._configs[shape] = kept = addressof(config), config
+        return kept
+
+    def _load(self, code: bytes) -> int:
         module, handle, library = c_void_p(), c_void_p(), self._library
         doing = f"loading {self.build} on cuda:{self._index}"
         with context(self._index):
@@ -90,7 +103,7 @@ class Function:
             name = self.build.entry.encode()
             check(library.cuModuleGetFunction(byref(handle), module, name), doing)
             check(library.cuFuncLoad(handle), doing)  # or the first launch would: not in a capture
-        return handle
+        return handle.value or 0
 
     def _attribute(self, attribute: int) -> int:
         value = c_int()
