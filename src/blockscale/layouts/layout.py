@@ -11,6 +11,7 @@ from torch import Tensor
 from blockscale.formats import Format
 from blockscale.layouts.bits import BitStream
 from blockscale.layouts.blocked import Blocked
+from blockscale.layouts.fragments import FragmentCodes, FragmentScales
 from blockscale.layouts.lanes import LaneCodes, LaneScales
 from blockscale.layouts.planes import BitPlanes
 from blockscale.layouts.rows import RowMajor
@@ -46,10 +47,17 @@ class ScaleLayout(Protocol):
 
 
 CODES: dict[str, CodeLayout] = {
-    layout.name: layout for layout in (BitStream(), BitPlanes(), LaneCodes())
+    layout.name: layout
+    for layout in (
+        BitStream(),
+        BitPlanes(),
+        LaneCodes(),
+        FragmentCodes("fragments", folded=False),
+        FragmentCodes("folded", folded=True),
+    )
 }
 SCALES: dict[str, ScaleLayout] = {
-    layout.name: layout for layout in (RowMajor(), Blocked(), LaneScales())
+    layout.name: layout for layout in (RowMajor(), Blocked(), LaneScales(), FragmentScales())
 }
 
 

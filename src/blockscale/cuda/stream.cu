@@ -1,0 +1,512 @@
+// Products with few rows of x: every weight is read once, decoded and multiplied on the way.
+//
+//     out[m, n] = x[m, k] * (w[n, k] * scale)
+//
+// Weights are the A operand of the tensor cores, rows of x the columns of B, so a tile is 16 rows of
+// w by 8 rows of x. Sums of one block of k are scaled in float32 after they were summed. With fewer
+// than 8 rows of x most columns would be idle: they hold other blocks instead. Of one row, the part of x
+// in block j stands in column j and nowhere else, so that eight blocks stay apart in one accumulator
+// and every lane applies only the scales of the columns it owns.
+//
+// A block of threads has ROW_WARPS x K_WARPS warps. The warps of a row take the same 16 * TILES rows of w
+// and every K_WARPS-th chunk of 256 k; their sums are added in a fixed order. `splits` blocks share
+// the k of one output; the last to arrive adds what the others left, again in a fixed order. Chunks
+// arrive by asynchronous copies, STAGES deep.
+//
+// What it is specialised by is defined when it is compiled, with the prefix BS_.
+#include "epilogue.cuh"
+#include "scale.cuh"
+
+typedef BS_X X;  // BFloat16 or Float16
+constexpr Element ELEMENT = BS_ELEMENT;
+constexpr Scale SCALE = BS_SCALE;
+constexpr int BITS = BS_BITS;
+constexpr int BLOCK = BS_BLOCK;      // 16 or 32 values
+constexpr int COLUMNS = BS_COLUMNS;  // rows of x at a time: 1, 2, 4 or a multiple of 8
+constexpr int TILES = BS_TILES;      // of a warp
+constexpr int ROW_WARPS = BS_ROW_WARPS;
+constexpr int K_WARPS = BS_K_WARPS;
+constexpr int STAGES = BS_STAGES;
+constexpr bool GATED = BS_GATED;  // tiles alternate between gate and up
+
+struct Weight {
+    const u8* codes;
+    const u8* scale;
+    const float* tensor_scale;  // one per group, or null
+    const float* table;         // of a codebook
+    const void* bias;           // [groups, n], or null
+};
+
+struct Arguments {
+    Weight weight[2];
+    const void* x;         // [rows, k], rows apart by x_stride elements
+    const float* x_scale;  // one per row, or null
+    void* out;             // [rows, n]
+    const void* group_sizes;
+    float* partial;   // sums of the other splits
+    u32* arrivals;    // one counter for each output tile, zero between launches
+    long long x_stride;
+    long long out_stride;
+    int m, n, k, groups;
+    int bias_dtype, out_dtype;
+    int activation;
+    float alpha, limit;
+    int sizes_are_64_bits;
+};
+
+constexpr int CHUNK = 256;  // k of a stage of one warp
+constexpr int UNITS = CHUNK / 64;
+constexpr int EIGHTS = CHUNK / (8 * BLOCK);  // groups of eight blocks in a chunk
+constexpr int WARPS = ROW_WARPS * K_WARPS;
+constexpr int THREADS = 32 * WARPS;
+constexpr int BRANCHES = GATED ? 2 : 1;
+constexpr int ROWS = 16 * TILES / BRANCHES * ROW_WARPS;  // of the output, of one block
+constexpr int SPREAD = COLUMNS < 8 ? 8 / COLUMNS : 1;    // blocks that stand apart in an accumulator
+constexpr int SETS = 8 / SPREAD;                         // accumulators for eight blocks
+constexpr int B_TILES = COLUMNS < 8 ? 1 : COLUMNS / 8;
+constexpr int SUMS = COLUMNS == 1 ? 2 : 4;  // running sums of a lane, of one tile and B tile
+
+constexpr int X_PITCH = 2 * CHUNK + 16;  // bytes; the 16 spread rows over the banks
+constexpr int X_BYTES = COLUMNS * X_PITCH;
+constexpr int CODE_BYTES = UNITS * 128 * BITS;  // of one tile
+constexpr int SCALE_BYTES = EIGHTS * 128;
+constexpr int WARP_BYTES = TILES * (CODE_BYTES + SCALE_BYTES);
+constexpr int STAGE_BYTES = K_WARPS * X_BYTES + WARPS * WARP_BYTES;
+constexpr int ZERO_BYTES = 2 * CHUNK + 32;  // a row of x that is not there
+static_assert(!GATED || TILES % 2 == 0, "tiles alternate between gate and up");
+static_assert(COLUMNS == 1 || COLUMNS == 2 || COLUMNS == 4 || COLUMNS % 8 == 0, "columns");
+
+// Which rows of x a block works on, and with which weights.
+struct Rows {
+    int group, begin, end;
+};
+
+#if BS_RAGGED  // groups of rows belong to experts
+BS_DEVICE int group_size(const Arguments& a, int group) {
+    long long size = a.sizes_are_64_bits ? static_cast<const long long*>(a.group_sizes)[group]
+                                         : static_cast<const int*>(a.group_sizes)[group];
+    return size < 0 ? 0 : size > a.m ? a.m : static_cast<int>(size);
+}
+
+// The blockIdx.z-th group that has rows, found by all threads together; `total` rows have a group.
+BS_DEVICE Rows find_rows(const Arguments& a, int& total) {
+    __shared__ int counts[WARPS], sums[WARPS];
+    __shared__ Rows found;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wanted = blockIdx.z;
+    const int each = (a.groups + THREADS - 1) / THREADS, first = threadIdx.x * each;
+    int own_count = 0, own_rows = 0;
+    for (int g = first; g < min(first + each, a.groups); g++) {
+        int size = group_size(a, g);
+        own_count += size > 0;
+        own_rows = min(own_rows + size, a.m);
+    }
+    int count = own_count, rows = own_rows;  // of this lane and those before it
+    for (int step = 1; step < 32; step *= 2) {
+        int other_count = __shfl_up_sync(~0u, count, step), other = __shfl_up_sync(~0u, rows, step);
+        if (lane >= step) count += other_count, rows = min(rows + other, a.m);
+    }
+    int start = __shfl_up_sync(~0u, rows, 1), rank = count - own_count;
+    if (lane == 0) start = 0;
+    if (lane == 31) counts[warp] = count, sums[warp] = rows;
+    if (threadIdx.x == 0) found = Rows{-1, 0, 0};
+    __syncthreads();
+    total = 0;
+    for (int w = 0; w < WARPS; w++) {
+        if (w < warp) rank += counts[w], start = min(start + sums[w], a.m);
+        total = min(total + sums[w], a.m);
+    }
+    if (rank <= wanted && wanted < rank + own_count)
+        for (int g = first; g < min(first + each, a.groups); g++) {
+            int end = min(start + group_size(a, g), a.m);
+            if (group_size(a, g) > 0 && rank++ == wanted) found = Rows{g, start, end};
+            start = end;
+        }
+    __syncthreads();
+    return found;
+}
+#endif
+
+template <class Decode>
+struct Warp {
+    const Arguments& a;
+    const Decode* decoders;  // of gate and up, whose tables may differ
+    u32 shared;  // address of the stages
+    int lane, row_warp, k_warp;
+    float sums[TILES][B_TILES][SUMS];
+
+    // --- copies -----------------------------------------------------------------------------
+
+    const u8* code_tiles[TILES];
+    const u8* scale_tiles[TILES];
+    const u8* x_rows;  // of the first column
+
+    BS_DEVICE void aim(const Rows& rows, int first_column) {
+        const int tiles = (a.n + 15) / 16, units = (a.k + 63) / 64;
+        const int eights = (a.k / BLOCK + 7) / 8;
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            const Weight& w = a.weight[i % BRANCHES];
+            int tile = (blockIdx.x * ROW_WARPS + row_warp) * (TILES / BRANCHES) + i / BRANCHES;
+            tile = min(tile, tiles - 1);  // a tile beyond the last is computed and not stored
+            long long at = static_cast<long long>(rows.group) * tiles + tile;
+            code_tiles[i] = w.codes + at * units * (128 * BITS);
+            scale_tiles[i] = w.scale + at * eights * 128;
+        }
+        x_rows = static_cast<const u8*>(a.x) + 2 * a.x_stride * (rows.begin + first_column);
+    }
+
+    BS_DEVICE u32 stage(int slot) const { return shared + slot * STAGE_BYTES; }
+    BS_DEVICE u32 own(int slot) const {
+        return stage(slot) + K_WARPS * X_BYTES + (row_warp * K_WARPS + k_warp) * WARP_BYTES;
+    }
+
+    BS_DEVICE void copy(int slot, int chunk, int end, int columns) {
+        const int units = (a.k + 63) / 64, eights = (a.k / BLOCK + 7) / 8;
+        const bool present = chunk < end;
+        const int code_bytes = present ? min(units - chunk * UNITS, UNITS) * 128 * BITS : 0;
+        const int scale_bytes = present ? min(eights - chunk * EIGHTS, EIGHTS) * 128 : 0;
+        const u32 to = own(slot);
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+#pragma unroll
+            for (int j = 0; j < CODE_BYTES / 512; j++) {
+                int at = 512 * j + 16 * lane;
+                bool there = at < code_bytes;
+                const u8* from = code_tiles[i] + static_cast<long long>(chunk) * CODE_BYTES + at;
+                copy_async(to + i * CODE_BYTES + at, there ? from : code_tiles[i], there);
+            }
+            int at = 16 * lane;
+            if (at < SCALE_BYTES) {
+                bool there = at < scale_bytes;
+                const u8* from = scale_tiles[i] + static_cast<long long>(chunk) * SCALE_BYTES + at;
+                copy_async(to + TILES * CODE_BYTES + i * SCALE_BYTES + at,
+                           there ? from : scale_tiles[i], there);
+            }
+        }
+        // x is shared by the warps that are at the same k.
+        for (int i = 32 * row_warp + lane; i < 32 * columns; i += 32 * ROW_WARPS) {
+            int row = i / 32, at = 16 * (i % 32);
+            long long k = static_cast<long long>(chunk) * CHUNK + at / 2;
+            bool there = present && k < a.k;
+            const u8* from = x_rows + 2 * (row * a.x_stride + k);
+            copy_async(stage(slot) + k_warp * X_BYTES + row * X_PITCH + at, there ? from : x_rows,
+                       there);
+        }
+    }
+
+    // Warps that share x wait for each other, so that a slot is not overwritten while one reads it.
+    BS_DEVICE void meet_row() const {
+        if (ROW_WARPS == 1)
+            __syncwarp();
+        else if (K_WARPS == 1)
+            __syncthreads();
+        else
+            meet(1 + k_warp, 32 * ROW_WARPS);
+    }
+
+    // --- a chunk ----------------------------------------------------------------------------
+
+    // Of `load_matrices`, which names by lane: two steps of k, their halves, and 8 columns.
+    BS_DEVICE u32 x_address(int slot, int columns, u32 zeros, int tile) const {
+        int row = COLUMNS < 8 ? lane % 8 % COLUMNS : 8 * tile + lane % 8;
+        if (row >= columns) return zeros;
+        return stage(slot) + k_warp * X_BYTES + row * X_PITCH + 16 * (lane / 8);
+    }
+
+    // Words of scales that a lane applies, of eight blocks: its own, or those of 2 or 4 lanes.
+    static constexpr int SCALE_WORDS = COLUMNS <= 2 ? 1 : COLUMNS == 4 ? 2 : 4;
+
+    BS_DEVICE void load_scales(u32 (&words)[SCALE_WORDS], u32 from) const {
+        from += 16 * (lane / 4) + 4 * (lane % 4 / SCALE_WORDS * SCALE_WORDS);
+        if (SCALE_WORDS == 1)
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[0]) : "r"(from));
+        else if (SCALE_WORDS == 2)
+            asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+                         : "=r"(words[0]), "=r"(words[SCALE_WORDS / 2])
+                         : "r"(from));
+        else
+            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(words[0]), "=r"(words[SCALE_WORDS / 4]), "=r"(words[SCALE_WORDS / 2]),
+                           "=r"(words[SCALE_WORDS - 1])
+                         : "r"(from));
+    }
+
+    BS_DEVICE void load_codes(u32 (&words)[BITS], u32 from) const {
+        from += 4 * BITS * lane;
+        if (BITS % 4 == 0) {
+#pragma unroll
+            for (int i = 0; i < BITS / 4; i++)
+                asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                             : "=r"(words[4 * i]), "=r"(words[4 * i + 1]), "=r"(words[4 * i + 2]),
+                               "=r"(words[4 * i + 3])
+                             : "r"(from + 16 * i));
+        } else if (BITS % 2 == 0) {
+#pragma unroll
+            for (int i = 0; i < BITS / 2; i++)
+                asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+                             : "=r"(words[2 * i]), "=r"(words[2 * i + 1])
+                             : "r"(from + 8 * i));
+        } else {
+#pragma unroll
+            for (int i = 0; i < BITS; i++)
+                asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[i]) : "r"(from + 4 * i));
+        }
+    }
+
+    // sums += scale * c, for the blocks whose sums stand in c.
+    BS_DEVICE void apply(float (&sum)[SUMS], const float (&c)[4], const float (&s)[4], int odd) {
+        if constexpr (COLUMNS == 1) {  // the lane's two columns are blocks 2 t and 2 t + 1
+            sum[0] = __fmaf_rn(s[1], c[1], __fmaf_rn(s[0], c[0], sum[0]));
+            sum[1] = __fmaf_rn(s[3], c[3], __fmaf_rn(s[2], c[2], sum[1]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[i] = __fmaf_rn(s[i / 2 * 2 + odd], c[i], sum[i]);
+        }
+    }
+
+    BS_DEVICE void multiply_chunk(int slot, int columns, u32 zeros) {
+        u32 x_at[B_TILES];
+#pragma unroll
+        for (int b = 0; b < B_TILES; b++) x_at[b] = x_address(slot, columns, zeros, b);
+        const u32 codes = own(slot), scales = codes + TILES * CODE_BYTES;
+        // Which block's columns this lane names; two steps of one load are two blocks of 16.
+        const int part = COLUMNS < 8 ? lane % 8 / COLUMNS : 0;
+        const int named = COLUMNS == 1 && BLOCK == 16 ? part - lane / 16 : part;
+#pragma unroll
+        for (int eight = 0; eight < EIGHTS; eight++) {
+            u32 scale_words[TILES][SCALE_WORDS];
+#pragma unroll
+            for (int i = 0; i < TILES; i++)
+                load_scales(scale_words[i], scales + i * SCALE_BYTES + 128 * eight);
+            float c[SPREAD > 1 ? SETS : 1][TILES][B_TILES][4];
+            constexpr int STEPS = BLOCK / 2;  // of 16 k, in eight blocks
+            u32 words[TILES][BITS];
+#pragma unroll
+            for (int step = 0; step < STEPS; step += 2) {
+                const int at = eight * STEPS + step;  // in the chunk
+                if (at % 4 == 0)
+#pragma unroll
+                    for (int i = 0; i < TILES; i++)
+                        load_codes(words[i], codes + i * CODE_BYTES + at / 4 * 128 * BITS);
+                u32 x[B_TILES][4];
+#pragma unroll
+                for (int b = 0; b < B_TILES; b++) {
+                    u32 from = x_at[b];
+                    if (SPREAD > 1) {
+                        const int block = 16 * step / BLOCK;
+                        from = named == block / SETS ? from : zeros;
+                    }
+                    load_matrices(x[b], from + 32 * at);
+                }
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int block = 16 * (step + half) / BLOCK;
+                    const bool first = (step + half) % (BLOCK / 16) == 0;
+                    const bool last = (step + half + 1) % (BLOCK / 16) == 0;
+                    const int set = SPREAD > 1 ? block % SETS : 0;
+#pragma unroll
+                    for (int i = 0; i < TILES; i++) {
+                        u32 w[4];
+                        decoders[ELEMENT == TABLE ? i % BRANCHES : 0].step(w, words[i], (at + half) % 4);
+#pragma unroll
+                        for (int b = 0; b < B_TILES; b++) {
+                            if (first && block < (SPREAD > 1 ? SETS : 8))
+                                multiply<X>(c[set][i][b], w, x[b][2 * half], x[b][2 * half + 1]);
+                            else
+                                multiply_add<X>(c[set][i][b], w, x[b][2 * half],
+                                                  x[b][2 * half + 1]);
+                        }
+                    }
+                    if (last && block >= 8 - SETS)
+#pragma unroll
+                        for (int i = 0; i < TILES; i++) {
+                            float s[4];
+                            const int of_lane = block % SETS;
+                            ScaleDecoder<SCALE>::four(s, scale_words[i][of_lane / 2]);
+#pragma unroll
+                            for (int b = 0; b < B_TILES; b++)
+                                apply(sums[i][b], c[set][i][b], s, of_lane % 2);
+                        }
+                }
+            }
+        }
+    }
+
+    // --- all chunks of this warp ------------------------------------------------------------
+
+    BS_DEVICE void run(int first, int end, int columns, u32 zeros) {
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+#pragma unroll
+            for (int b = 0; b < B_TILES; b++)
+#pragma unroll
+                for (int j = 0; j < SUMS; j++) sums[i][b][j] = 0.0f;
+        for (int i = 0; i < STAGES - 1; i++) {
+            copy(i, first + i * K_WARPS + k_warp, end, columns);
+            commit_copies();
+        }
+        int slot = 0, next = STAGES - 1;
+        for (int chunk = first; chunk < end; chunk += K_WARPS) {
+            wait_for_copies<STAGES - 2>();
+            meet_row();
+            copy(next, chunk + (STAGES - 1) * K_WARPS + k_warp, end, columns);
+            commit_copies();
+            multiply_chunk(slot, columns, zeros);
+            slot = slot + 1 == STAGES ? 0 : slot + 1;
+            next = next + 1 == STAGES ? 0 : next + 1;
+        }
+        wait_for_copies<0>();
+    }
+
+    // Sums of blocks that stood apart in the columns of one tile come together.
+    BS_DEVICE void gather() {
+        if constexpr (COLUMNS < 8)
+#pragma unroll
+            for (int i = 0; i < TILES; i++)
+#pragma unroll
+                for (int j = 0; j < SUMS; j++)
+#pragma unroll
+                    for (int step = 2; step >= (COLUMNS == 4 ? 2 : 1); step /= 2)
+                        sums[i][0][j] += __shfl_xor_sync(~0u, sums[i][0][j], step);
+    }
+
+    // To shared memory: [k_warp][branch][column][row], float32.
+    BS_DEVICE void leave(float* out) const {
+        const int g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            const int row = 16 * (row_warp * (TILES / BRANCHES) + i / BRANCHES) + g;
+            float* base = out + ((k_warp * BRANCHES + i % BRANCHES) * COLUMNS) * ROWS + row;
+#pragma unroll
+            for (int b = 0; b < B_TILES; b++)
+#pragma unroll
+                for (int j = 0; j < SUMS; j++) {
+                    int column = COLUMNS == 1 ? 0 : (8 * b + 2 * t + j % 2) % COLUMNS;
+                    int below = COLUMNS == 1 ? 8 * j : 8 * (j / 2);
+                    if (COLUMNS >= 8 || 2 * t < COLUMNS || COLUMNS == 1)
+                        base[column * ROWS + below] = sums[i][b][j];
+                }
+        }
+    }
+};
+
+// One output from its sums, stored. `sum` is indexed by branch.
+BS_DEVICE void finish(const Arguments& a, const float (&sum)[BRANCHES], int group, int row, int column) {
+    float y[BRANCHES];
+#pragma unroll
+    for (int i = 0; i < BRANCHES; i++) {
+        y[i] = sum[i];
+        if (a.x_scale) y[i] *= a.x_scale[row];
+        if (a.weight[i].tensor_scale) y[i] *= a.weight[i].tensor_scale[group];
+        if (a.weight[i].bias)
+            y[i] += load_number(a.weight[i].bias, static_cast<long long>(group) * a.n + column,
+                                a.bias_dtype);
+    }
+    float value = GATED ? activate(a.activation, y[0], y[BRANCHES - 1], a.alpha, a.limit) : y[0];
+    store_number(a.out, row * a.out_stride + column, value, a.out_dtype);
+}
+
+// Sums of all k warps in order; of all splits in order, by the block that arrives last.
+BS_DEVICE void reduce_and_store(const Arguments& a, const float* left, const Rows& rows,
+                                int first_column, int columns, u32 tile) {
+    constexpr int SIZE = COLUMNS * ROWS;
+    const int splits = gridDim.y, split = blockIdx.y;
+    float* partial = a.partial + static_cast<long long>(tile) * splits * BRANCHES * SIZE;
+    for (int i = threadIdx.x; i < columns * ROWS; i += THREADS) {
+        float sum[BRANCHES];
+#pragma unroll
+        for (int branch = 0; branch < BRANCHES; branch++) {
+            sum[branch] = left[branch * SIZE + i];
+#pragma unroll
+            for (int warp = 1; warp < K_WARPS; warp++)
+                sum[branch] += left[(warp * BRANCHES + branch) * SIZE + i];
+            if (splits > 1) partial[(split * BRANCHES + branch) * SIZE + i] = sum[branch];
+        }
+        int column = blockIdx.x * ROWS + i % ROWS;
+        if (splits == 1 && column < a.n)
+            finish(a, sum, rows.group, rows.begin + first_column + i / ROWS, column);
+    }
+    if (splits == 1) return;
+    __shared__ bool is_last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(a.arrivals + tile, 1u) == splits - 1;
+        if (is_last) a.arrivals[tile] = 0;
+    }
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    for (int i = threadIdx.x; i < columns * ROWS; i += THREADS) {
+        int column = blockIdx.x * ROWS + i % ROWS;
+        if (column >= a.n) continue;
+        float sum[BRANCHES];
+#pragma unroll
+        for (int branch = 0; branch < BRANCHES; branch++) {
+            sum[branch] = 0.0f;
+            for (int s = 0; s < splits; s++)
+                sum[branch] += __ldcg(partial + (s * BRANCHES + branch) * SIZE + i);
+        }
+        finish(a, sum, rows.group, rows.begin + first_column + i / ROWS, column);
+    }
+}
+
+template <bool SYMMETRIC>
+BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
+    typedef Decoder<X, ELEMENT, BITS, SYMMETRIC> Decode;
+    Decode decoders[BRANCHES];
+    const int warp = threadIdx.x / 32;
+    Warp<Decode> self{a, decoders, shared_address(memory) + ZERO_BYTES, static_cast<int>(threadIdx.x % 32),
+                      warp / K_WARPS, warp % K_WARPS};
+    const int chunks = (a.k + CHUNK - 1) / CHUNK;
+    const int first = static_cast<int>(static_cast<long long>(chunks) * blockIdx.y / gridDim.y);
+    const int end = static_cast<int>(static_cast<long long>(chunks) * (blockIdx.y + 1) / gridDim.y);
+#pragma unroll
+    for (int i = 0; i < BRANCHES; i++) decoders[i].load(a.weight[i].table);
+    for (int column = rows.begin; column < rows.end; column += COLUMNS) {
+        const int columns = min(rows.end - column, COLUMNS);
+        self.aim(rows, column - rows.begin);
+        self.run(first, end, columns, shared_address(memory));
+        self.gather();
+        __syncthreads();  // the stages are read no more: sums take their place
+        float* left = reinterpret_cast<float*>(memory + ZERO_BYTES);
+        self.leave(left);
+        __syncthreads();
+        reduce_and_store(a, left, rows, column - rows.begin, columns, blockIdx.z * gridDim.x + blockIdx.x);
+        __syncthreads();
+    }
+}
+
+// Whether the lower half of a table mirrors its upper half; of float elements there is no table.
+BS_DEVICE bool is_symmetric(const Arguments& a) {
+    if (ELEMENT != TABLE || BITS < 4) return true;
+    bool same = true;
+    for (int branch = 0; branch < BRANCHES; branch++)
+        for (int i = 0; i < 1 << (BITS - 1); i++)
+            same &= a.weight[branch].table[i] == -a.weight[branch].table[(1 << BITS) - 1 - i];
+    return same;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BS_MIN_BLOCKS)
+    stream(const __grid_constant__ Arguments a) {
+    extern __shared__ __align__(128) u8 memory[];
+    for (int i = threadIdx.x; i < ZERO_BYTES / 4; i += THREADS) reinterpret_cast<u32*>(memory)[i] = 0;
+#if BS_RAGGED
+    int total;
+    const Rows rows = find_rows(a, total);
+    if (blockIdx.y == 0)  // rows of nobody
+        for (int row = total + blockIdx.z; row < a.m; row += gridDim.z)
+            for (int i = threadIdx.x; i < ROWS; i += THREADS)
+                if (blockIdx.x * ROWS + i < a.n)
+                    store_number(a.out, row * a.out_stride + blockIdx.x * ROWS + i, 0.0f, a.out_dtype);
+    if (rows.group < 0) return;
+#else
+    const Rows rows{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.z) * a.m,
+                    static_cast<int>(blockIdx.z + 1) * a.m};
+    __syncthreads();
+#endif
+    if (ELEMENT != TABLE || BITS < 4 || is_symmetric(a))
+        work<true>(a, memory, rows);
+    else
+        work<false>(a, memory, rows);
+}

@@ -1,0 +1,160 @@
+"""Codes and scales in the order that the tensor cores of a GPU take them, for every m.
+
+Rows go in tiles of 16, k in units of 64: four steps of 16, each one A operand of `mma.m16n8k16` (and
+the register operand of `wgmma`). Lane 4 g + t of a warp holds, of step q, the eight codes
+
+    v      0        1        2        3        4        5        6        7
+    row    g        g        g + 8    g + 8    g        g        g + 8    g + 8
+    k      2 t      2 t + 1  2 t      2 t + 1  2 t + 8  2 t + 9  2 t + 8  2 t + 9
+
+so a unit is 32 codes to a lane: as many 32-bit words as a code has bits, one lane after the other. Inside
+the words, bits stand where decoding wants them: `place` says where, and src/blockscale/cuda/decode.cuh
+why.
+
+Scales follow the same tiles, eight blocks at a time: lane 4 g + t holds those of the blocks 2 t and
+2 t + 1, first of row g, then of row g + 8. Rows are padded to 16, k to 64 and blocks to 8, with zeros.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+TILE = 16  # rows
+UNIT = 64  # k
+BLOCKS = 8  # whose scales stand together
+WIDTHS = (2, 3, 4, 5, 6, 8)  # bits of a code
+
+
+def place(bits: int, step: int, value: int, bit: int) -> tuple[int, int]:
+    """Which bit of which word of a lane holds bit `bit` of code `value` of step `step`.
+
+    Tables of bytes are looked up with `prmt`, four at a time: an index of three bits has a nibble of
+    its own, and a bit beyond that stands at the top of a byte, where a mask finds it. Wider codes are
+    shifted into place: those of a pair stand in the same bits of the two halves of a word.
+    """
+    byte = 8 * value + 7 if value < 4 else 8 * (value - 4) + 3
+    pair, half = divmod(value, 2)
+    if bits == 2:
+        return step // 2, 4 * value + 2 * (step % 2) + bit
+    if bits == 3:
+        return (step, 4 * value + bit) if step < 3 else (bit, 4 * value + 3)
+    if bits in (4, 5):
+        if bit < 3:
+            return step, 4 * value + bit
+        return (step, byte) if bit == 3 else (4, 8 * (value % 4) + 7 - 2 * step - value // 4)
+    if bits == 6:
+        word = 3 * (step // 2)
+        if bit >= 2:
+            return word + step % 2, 16 * half + 4 * (3 - pair) + bit - 2
+        return word + 2, 16 * half + 4 * pair + 2 * (step % 2) + bit
+    return 2 * step + pair % 2, 16 * (pair // 2) + 8 * half + bit
+
+
+@lru_cache(maxsize=16)
+def _bit_of_storage(bits: int) -> list[tuple[int, int, int, int]]:
+    """step, value, bit and where it is in the `bits` words of a lane, in every combination."""
+    found = []
+    for step in range(4):
+        for value in range(8):
+            for bit in range(bits):
+                word, at = place(bits, step, value, bit)
+                found.append((step, value, bit, 32 * word + at))
+    return found
+
+
+def fold(codes: Tensor, bits: int) -> Tensor:
+    """Codes of an ascending table as a sign and the distance from its middle; its own inverse is
+    `unfold`. A symmetric table then needs half its entries."""
+    half = 1 << (bits - 1)
+    return torch.where(codes >= half, codes - half, 2 * half - 1 - codes)
+
+
+def unfold(codes: Tensor, bits: int) -> Tensor:
+    half = 1 << (bits - 1)
+    return torch.where(codes >= half, 2 * half - 1 - codes, codes + half)
+
+
+def _ceil(number: int, step: int) -> int:
+    return -(-number // step)
+
+
+class FragmentCodes:
+    row_granularity = TILE
+    k_granularity = 1
+
+    def __init__(self, name: str, folded: bool) -> None:
+        self.name = name
+        self.folded = folded
+
+    def storage_shape(self, shape: tuple[int, ...], bits: int) -> tuple[int, ...]:
+        if bits not in WIDTHS:
+            raise ValueError(f"layout {self.name} holds codes of {WIDTHS} bits, not {bits}")
+        return (*shape[:-2], _ceil(shape[-2], TILE), _ceil(shape[-1], UNIT) * 32 * 4 * bits)
+
+    def pack(self, codes: Tensor, bits: int) -> Tensor:
+        """uint8 [..., n, k], one code per byte -> uint8 [..., tiles, bytes]."""
+        lead, (n, k) = codes.shape[:-2], codes.shape[-2:]
+        padded = torch.nn.functional.pad(codes, (0, -k % UNIT, 0, -n % TILE))
+        if self.folded:
+            padded = fold(padded, bits)
+        tiles, units = _ceil(n, TILE), _ceil(k, UNIT)
+        # tile, row half, g, unit, step, k half, t, k % 2 -> tile, unit, g, t, (step, value)
+        split = padded.reshape(-1, tiles, 2, 8, units, 4, 2, 4, 2)
+        values = split.permute(0, 1, 4, 3, 7, 5, 6, 2, 8).reshape(-1, tiles, units, 32, 4, 8)
+        words = torch.zeros(*values.shape[:4], bits, dtype=torch.int32, device=codes.device)
+        for step, value, bit, at in _bit_of_storage(bits):
+            taken = (values[..., step, value] >> bit & 1).to(torch.int32)
+            words[..., at // 32] |= taken << (at % 32)
+        return words.view(torch.uint8).reshape(*lead, tiles, units * 32 * 4 * bits)
+
+    def unpack(self, storage: Tensor, shape: tuple[int, ...], bits: int) -> Tensor:
+        lead, (n, k) = shape[:-2], shape[-2:]
+        tiles, units = _ceil(n, TILE), _ceil(k, UNIT)
+        words = storage.contiguous().view(torch.int32).reshape(-1, tiles, units, 32, bits)
+        values = torch.zeros(*words.shape[:4], 4, 8, dtype=torch.uint8, device=storage.device)
+        for step, value, bit, at in _bit_of_storage(bits):
+            taken = (words[..., at // 32] >> (at % 32) & 1).to(torch.uint8)
+            values[..., step, value] |= taken << bit
+        split = values.reshape(-1, tiles, units, 8, 4, 4, 2, 2, 2)
+        padded = split.permute(0, 1, 7, 3, 2, 5, 6, 4, 8).reshape(*lead, tiles * TILE, units * UNIT)
+        codes = padded[..., :n, :k].contiguous()
+        return unfold(codes, bits) if self.folded else codes
+
+    def slice_rows(self, storage: Tensor, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
+        return storage[..., start // TILE : _ceil(stop, TILE), :]
+
+
+class FragmentScales:
+    name = "fragments"
+    row_granularity = TILE
+
+    def storage_shape(self, shape: tuple[int, ...], scale_bytes: int) -> tuple[int, ...]:
+        """shape: [..., n, blocks]."""
+        size = _ceil(shape[-1], BLOCKS) * BLOCKS * TILE * scale_bytes
+        return (*shape[:-2], _ceil(shape[-2], TILE), size)
+
+    def pack(self, scale: Tensor, scale_bytes: int) -> Tensor:
+        """uint8 [..., n, blocks * bytes] -> uint8 [..., tiles, bytes]."""
+        lead, n = scale.shape[:-2], scale.shape[-2]
+        blocks = scale.shape[-1] // scale_bytes
+        right = -blocks % BLOCKS * scale_bytes
+        padded = torch.nn.functional.pad(scale, (0, right, 0, -n % TILE))
+        tiles, eights = _ceil(n, TILE), _ceil(blocks, BLOCKS)
+        # tile, row half, g, eight, t, block % 2, byte -> tile, eight, g, t, row half, block % 2, byte
+        split = padded.reshape(-1, tiles, 2, 8, eights, 4, 2, scale_bytes)
+        ordered = split.permute(0, 1, 4, 3, 5, 2, 6, 7)
+        return ordered.reshape(*lead, tiles, eights * BLOCKS * TILE * scale_bytes).contiguous()
+
+    def unpack(self, storage: Tensor, shape: tuple[int, ...], scale_bytes: int) -> Tensor:
+        lead, (n, blocks) = shape[:-2], shape[-2:]
+        tiles, eights = _ceil(n, TILE), _ceil(blocks, BLOCKS)
+        ordered = storage.reshape(-1, tiles, eights, 8, 4, 2, 2, scale_bytes)
+        split = ordered.permute(0, 1, 5, 3, 2, 4, 6, 7)
+        padded = split.reshape(*lead, tiles * TILE, eights * BLOCKS * scale_bytes)
+        return padded[..., :n, : blocks * scale_bytes].contiguous()
+
+    def slice_rows(self, storage: Tensor, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
+        return storage[..., start // TILE : _ceil(stop, TILE), :]
