@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 import blockscale
+from blockscale.cli.cache import cache
 from blockscale.cli.doctor import doctor
 from blockscale.cli.eval import evaluate
 from blockscale.cli.explain import explain
@@ -18,6 +19,7 @@ from blockscale.cli.generate import generate_text
 from blockscale.cli.inspect import inspect
 from blockscale.cli.layout import layout
 from blockscale.cli.quantize import quantize
+from blockscale.cli.warmup import warmup
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -25,7 +27,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help texts have shapes in square brackets
 )
-for command in (formats, layout, explain, doctor, quantize, inspect):
+for command in (formats, layout, explain, doctor, quantize, inspect, warmup, cache):
     commands.command()(command)
 commands.command("generate")(generate_text)
 commands.command("eval")(evaluate)  # `eval` is Python's own

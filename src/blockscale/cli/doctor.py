@@ -11,12 +11,22 @@ from rich.console import Console
 from rich.table import Table
 
 from blockscale import ops
+from blockscale.cli.cache import summary
 from blockscale.formats import CATALOGUE
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import VARIABLES, describe_device, devices, load_native, target_of
+from blockscale.runtime.cuda import driver_version, load_nvrtc, open_cache
 
-_PACKAGES = ("blockscale", "torch", "triton", "safetensors", "transformers", "matplotlib")
+_PACKAGES = (
+    "blockscale",
+    "torch",
+    "triton",
+    "cuda-bindings",
+    "safetensors",
+    "transformers",
+    "matplotlib",
+)
 
 
 def doctor() -> None:
@@ -26,6 +36,9 @@ def doctor() -> None:
     for name in _PACKAGES:
         console.print(f"{name:13s} {_version(name)}", highlight=False)
     console.print(f"{'cuda':13s} {torch.version.cuda or 'torch was built without CUDA'}")
+    console.print(f"{'NVRTC':13s} {_nvrtc()}", highlight=False)
+    console.print(f"{'CUDA driver':13s} {_driver()}", highlight=False)
+    console.print(f"{'CUDA kernels':13s} {_cached()}", highlight=False)
     console.print(f"{'native CPU':13s} {_native()}", highlight=False)
     for device in devices():
         console.print()
@@ -45,6 +58,21 @@ def _version(name: str) -> str:
 def _native() -> str:
     loaded = load_native()
     return loaded if isinstance(loaded, str) else f"{loaded.isa}, {loaded.path}"
+
+
+def _nvrtc() -> str:
+    loaded = load_nvrtc()
+    return loaded if isinstance(loaded, str) else loaded.version
+
+
+def _driver() -> str:
+    version = driver_version()
+    return "none: no NVIDIA driver was found" if version is None else f"knows CUDA {version}"
+
+
+def _cached() -> str:
+    kept = open_cache()
+    return "are not kept on the disk" if kept is None else summary(kept)
 
 
 def _kernels(device: torch.device) -> Table:

@@ -1,6 +1,7 @@
 """Validate, choose, launch, on formats and plain tensors; and the `torch.library` ops."""
 
 from blockscale.kernels.prepared import prepared_layout
+from blockscale.ops.builds import builds
 from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
 from blockscale.ops.explain import Explanation, explain
 from blockscale.ops.library import (
@@ -26,6 +27,7 @@ __all__ = [
     "MatmulCall",
     "Operand",
     "answers",
+    "builds",
     "check_block",
     "check_float",
     "check_positive",

@@ -1,0 +1,77 @@
+"""The products that a checkpoint's quantised weights will be used in."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from blockscale import ops
+from blockscale.checkpoint import Checkpoint
+from blockscale.formats import Format
+from blockscale.problem import Kind, Problem
+
+# Experts are stored one by one, or all of them in one tensor; `load_into` reads both as one layer.
+_ONE_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.")
+_DOWN = re.compile(r"\.(down|down_proj|w2)\b")  # the product that is not gated
+_GATE_AND_UP = re.compile(r"\.gate_up_proj\b")  # rows of both in one tensor
+
+
+@dataclass(frozen=True)
+class Products:
+    """What is known of the calls beforehand."""
+
+    rows: tuple[int, ...]
+    dtype: str  # of x and the results
+    activation: str  # of gated experts
+    target: str
+
+    def of(self, checkpoint: Checkpoint) -> list[Problem]:
+        """One for each different product, in the order of the layers."""
+        experts = _experts(checkpoint)
+        found: dict[Problem, None] = {}
+        for name, stored in checkpoint.tensors.items():
+            if stored.format is None:
+                continue
+            n, k = stored.shape[-2:]
+            one = _ONE_EXPERT.match(name)
+            groups = len(experts[one[1]]) if one else stored.shape[0] if stored.shape[2:] else 0
+            bias = any(each in checkpoint.tensors for each in _bias_names(name))
+            if groups and _GATE_AND_UP.search(name):
+                n //= 2
+            gated = bool(groups) and not _DOWN.search(name)
+            for m in self.rows:
+                found[self._problem((m, n, k), groups, stored.format, gated, bias)] = None
+        return list(found)
+
+    def _problem(
+        self, shape: tuple[int, int, int], experts: int, format: Format, gated: bool, bias: bool
+    ) -> Problem:
+        m, n, k = shape
+        return Problem(
+            verb=f"{'grouped_' if experts else ''}{'gated_' if gated else ''}matmul",
+            m=m,
+            n=n,
+            k=k,
+            groups=experts or 1,
+            ragged=bool(experts),
+            gated=gated,
+            bias=bias,
+            activation=self.activation if gated else "",
+            x=self.dtype,
+            w=str(Kind(format, ops.prepared_layout(format, self.target))),
+            out=self.dtype,
+            target=self.target,
+        )
+
+
+def _experts(checkpoint: Checkpoint) -> dict[str, set[str]]:
+    """The numbers of the experts of each layer that stores them one by one."""
+    numbers = defaultdict(set)
+    for match in filter(None, map(_ONE_EXPERT.match, checkpoint.tensors)):
+        numbers[match[1]].add(match[2])
+    return numbers
+
+
+def _bias_names(name: str) -> tuple[str, str]:
+    return f"{name.removesuffix('weight')}bias", f"{name}_bias"
