@@ -13,7 +13,7 @@ from blockscale.runtime.cuda.build import FOLDER, Build
 from blockscale.runtime.cuda.cache import Cache, Entry, open_cache
 from blockscale.runtime.cuda.compile import cubin, is_cached
 from blockscale.runtime.cuda.driver import CudaError, driver_version
-from blockscale.runtime.cuda.function import Function, current_stream, function
+from blockscale.runtime.cuda.functions import Function, current_stream, function
 from blockscale.runtime.cuda.nvrtc import CompilationError, load_nvrtc
 from blockscale.runtime.cuda.refusal import cuda_refusal
 

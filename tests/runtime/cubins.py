@@ -1,0 +1,127 @@
+"""Reading compiled kernels: what they use of an SM, and which instructions they are made of.
+
+    python tests/runtime/cubins.py      records registers and shared memory of every kernel
+
+A kernel module that is compiled at run time offers
+
+    every_build(target) -> list[Build]             what continuous integration compiles
+    instructions(build) -> tuple[str, ...]         optional: what its machine code must contain
+"""
+
+import importlib
+import json
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from blockscale import kernels
+from blockscale.runtime.cuda import TARGETS, Build, arch_of, cubin, load_nvrtc
+
+RECORD = Path(__file__).with_name("cubins.json")
+HOW_TO_RECORD = "if that is meant: python tests/runtime/cubins.py"
+
+
+class Usage(NamedTuple):
+    registers: int  # of a thread
+    stack: int  # bytes of a thread: spills, and arrays that are indexed at run time
+    shared: int  # bytes of a CTA
+    local: int
+
+
+def disassembler() -> str | None:
+    """cuobjdump, and beside it nvdisasm: of their own packages, of Triton, or of a toolkit."""
+    patterns = ("nvidia/*/bin", "triton/backends/nvidia/bin")
+    places = [place for each in patterns for root in sys.path for place in Path(root).glob(each)]
+    tools = (shutil.which("cuobjdump", path=place) for place in [*places, None])
+    return next(filter(None, tools), None)
+
+
+def usage(code: bytes) -> dict[str, Usage]:
+    """By entry."""
+    text = _dump(code, "--dump-resource-usage")
+    pattern = r"Function (\w+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)"
+    return {name: Usage(*map(int, numbers)) for name, *numbers in re.findall(pattern, text)}
+
+
+def opcodes(code: bytes) -> set[str]:
+    """ "HMMA.16816.F32.BF16" and all that there is."""
+    line = r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)"
+    return set(re.findall(line, _dump(code, "--dump-sass"), flags=re.MULTILINE))
+
+
+def _dump(code: bytes, option: str) -> str:
+    tool = disassembler()
+    assert tool is not None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        command = [tool, option, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def compiled_modules() -> dict[str, ModuleType]:
+    """Kernel modules that say what is to be compiled, by their name below `kernels`."""
+    names = [each.name for each in pkgutil.walk_packages(kernels.__path__, "blockscale.kernels.")]
+    modules = {name: importlib.import_module(name) for name in names}
+    prefix = "blockscale.kernels."
+    return {
+        name.removeprefix(prefix): module
+        for name, module in modules.items()
+        if hasattr(module, "every_build")
+    }
+
+
+def compile_all(builds: list[Build], target: str) -> Iterator[tuple[Build, bytes]]:
+    """Two at a time: NVRTC does not hold the GIL, and test runners have few cores."""
+    with ThreadPoolExecutor(2) as pool:
+        yield from zip(builds, pool.map(lambda build: cubin(build, target), builds), strict=True)
+
+
+def label(build: Build, target: str) -> str:
+    return f"{build} {arch_of(target)}"
+
+
+def nvrtc_version() -> str:
+    nvrtc = load_nvrtc()
+    return nvrtc if isinstance(nvrtc, str) else nvrtc.version
+
+
+def complaint(name: str, used: Usage, record: dict[str, list[int]]) -> str | None:
+    """Why the use of an SM is not as it should be; registers and shared memory may fall."""
+    if used.stack or used.local:
+        return f"{name}: {used.stack} bytes of stack, {used.local} of local memory: it spills"
+    if name not in record:
+        return f"{name}: not recorded; {HOW_TO_RECORD}"
+    for what, now, before in zip(
+        ("registers", "bytes of shared memory"),
+        (used.registers, used.shared),
+        record[name],
+        strict=True,
+    ):
+        if now > before:
+            return f"{name}: {now} {what}, {before} before; {HOW_TO_RECORD}"
+    return None
+
+
+def _record() -> None:
+    found = {}
+    for name, module in compiled_modules().items():
+        for target in TARGETS:
+            for build, code in compile_all(module.every_build(target), target):
+                used = usage(code)[build.entry]
+                found[label(build, target)] = [used.registers, used.shared]
+            print(f"{name} for {target}: {len(found)} kernels so far")
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(found[key])}" for key in sorted(found))
+    RECORD.write_text(f'{{"nvrtc": "{nvrtc_version()}", "kernels": {{\n{lines}\n}}}}\n')
+
+
+if __name__ == "__main__":
+    _record()

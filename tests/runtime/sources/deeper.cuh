@@ -1,0 +1,5 @@
+#pragma once
+
+#ifndef FACTOR
+constexpr int FACTOR = 1;
+#endif

@@ -1,0 +1,7 @@
+#pragma once
+#include "deeper.cuh"
+
+struct Arguments {
+    float* out;  // [128]
+    const unsigned* in;  // [128]
+};

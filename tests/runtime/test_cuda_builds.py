@@ -1,0 +1,92 @@
+"""Every CUDA kernel compiles for every target, without a GPU, and uses an SM as it did before.
+
+A kernel joins by offering `every_build`: see cubins.py.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blockscale.runtime.cuda import TARGETS, Build, cubin, load_nvrtc
+from runtime import cubins
+
+SAMPLE = str(Path(__file__).with_name("sources") / "sample.cu")
+ROOT = Path(__file__).parents[2]
+MODULES = cubins.compiled_modules()
+RECORD = json.loads(cubins.RECORD.read_text())
+
+needs_nvrtc = pytest.mark.skipif(isinstance(load_nvrtc(), str), reason=str(load_nvrtc()))
+needs_disassembler = pytest.mark.skipif(
+    cubins.disassembler() is None, reason="no cuobjdump: pip install nvidia-cuda-cuobjdump"
+)
+
+
+@pytest.fixture(autouse=True)
+def _kept_beside_the_sources(monkeypatch):
+    """A second run compiles what has changed."""
+    monkeypatch.setenv("BLOCKSCALE_CACHE", str(ROOT / "build" / "cubins"))
+
+
+def sample(**defines):
+    return Build(SAMPLE, "sample", tuple({"SPILLS": 0, "MULTIPLIES": 0, **defines}.items()))
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("module", MODULES)
+def test_every_kernel_compiles_and_does_not_spill(module, target):
+    wanted = getattr(MODULES[module], "instructions", lambda build: ())
+    same = RECORD["nvrtc"] == cubins.nvrtc_version()
+    complaints = []
+    for build, code in cubins.compile_all(MODULES[module].every_build(target), target):
+        name, used = cubins.label(build, target), cubins.usage(code)[build.entry]
+        # Another compiler allocates registers in another way: what it needs is its own record.
+        record = RECORD["kernels"] if same else {name: [used.registers, used.shared]}
+        complaints.append(cubins.complaint(name, used, record))
+        if wanted(build):
+            there = cubins.opcodes(code)
+            for instruction in wanted(build):
+                if not any(each.startswith(instruction) for each in there):
+                    complaints.append(f"{name}: has no {instruction}")
+    complaints = [each for each in complaints if each]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_no_record_is_left_of_a_kernel_that_is_gone():
+    builds = {
+        cubins.label(build, target)
+        for module in MODULES.values()
+        for target in TARGETS
+        for build in module.every_build(target)
+    }
+    assert set(RECORD["kernels"]) <= builds, cubins.HOW_TO_RECORD
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
+def test_usage_and_instructions_are_read(target):
+    plain, spilling, multiplying = (
+        cubin(sample(**defines), target)
+        for defines in ({}, {"SPILLS": 1}, {"SPILLS": 0, "MULTIPLIES": 1})
+    )
+    used = cubins.usage(plain)["sample"]
+    assert 0 < used.registers < 64
+    assert used.shared >= 512
+    assert used.stack == used.local == 0
+    assert cubins.usage(spilling)["sample"].stack >= 1200
+    assert any(each.startswith("HMMA") for each in cubins.opcodes(multiplying))
+    assert not any(each.startswith("HMMA") for each in cubins.opcodes(plain))
+
+
+def test_what_rises_is_a_complaint_and_what_falls_is_not():
+    record = {"kernel": [40, 1024]}
+    assert cubins.complaint("kernel", cubins.Usage(40, 0, 1024, 0), record) is None
+    assert cubins.complaint("kernel", cubins.Usage(32, 0, 512, 0), record) is None
+    rise = cubins.complaint("kernel", cubins.Usage(41, 0, 1024, 0), record)
+    assert "41 registers, 40 before; if that is meant: python " in rise
+    assert "1040 bytes" in cubins.complaint("kernel", cubins.Usage(40, 0, 1040, 0), record)
+    assert "it spills" in cubins.complaint("kernel", cubins.Usage(40, 8, 1024, 0), record)
+    assert "not recorded" in cubins.complaint("other", cubins.Usage(40, 0, 1024, 0), record)
