@@ -6,6 +6,12 @@
 
 A verb's kernels are a tuple, tried in order; the last is `reference`, which refuses nothing. What
 `launch` takes beyond problem and config is written in the `__init__` of the kernel's folder.
+
+A kernel that is compiled at run time also offers
+
+    builds(problem) -> list[Build]      what `launch` will load, so that it can be compiled before
+    every_build(target) -> list[Build]  what continuous integration compiles for a target
+    instructions(build)                 names of instructions that its machine code must have, if any
 """
 
 from __future__ import annotations
