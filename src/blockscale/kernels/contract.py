@@ -11,7 +11,7 @@ A kernel that is compiled at run time also offers
 
     builds(problem) -> list[Build]      what `launch` will load, so that it can be compiled before
     every_build(target) -> list[Build]  what continuous integration compiles for a target
-    instructions(build)                 names of instructions that its machine code must have, if any
+    instructions(build)                 optional: what its machine code must have, as in ("HMMA",)
 """
 
 from __future__ import annotations
