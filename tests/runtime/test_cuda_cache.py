@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import time
@@ -239,6 +240,13 @@ def test_the_key_is_of_everything_that_machine_code_depends_on(sample, monkeypat
         for compiler in ("13.0", "13.4")
     }
     assert len(keys) == 3 * 2 * 2
+
+
+def test_a_build_keeps_no_hash_of_another_process(sample):
+    before = hash(sample)
+    moved = pickle.loads(pickle.dumps(sample))
+    assert (moved, hash(moved)) == (sample, before)
+    assert "_hash" not in vars(pickle.loads(pickle.dumps(sample)))
 
 
 @needs_nvrtc

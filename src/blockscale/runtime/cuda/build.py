@@ -29,6 +29,10 @@ class Build:
         """Computed once."""
         return hash((self.source, self.entry, self.defines))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Without the hash, which differs between processes."""
+        return Build, (self.source, self.entry, self.defines)
+
     def __str__(self) -> str:
         fixed = " ".join(f"{name}={value}" for name, value in self.defines)
         return f"{self.source}:{self.entry}" + (f" [{fixed}]" if fixed else "")

@@ -27,7 +27,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDevicePrimaryCtxRetain": (_HANDLE, c_int),
     "cuDriverGetVersion": (POINTER(c_int),),
     "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
-    "cuFuncLoad": (c_void_p,),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),

@@ -102,7 +102,8 @@ class Function:
             check(status, doing)
             name = self.build.entry.encode()
             check(library.cuModuleGetFunction(byref(handle), module, name), doing)
-            check(library.cuFuncLoad(handle), doing)  # or the first launch would: not in a capture
+            if hasattr(library, "cuFuncLoad"):  # since 12.4; else maybe at the first launch
+                check(library.cuFuncLoad(handle), doing)
         return handle.value or 0
 
     def _attribute(self, attribute: int) -> int:
