@@ -1,6 +1,8 @@
 """Why CUDA kernels are not used, in words."""
 
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -49,6 +51,18 @@ def test_rocm_is_not_cuda(monkeypatch):
 def test_a_missing_compiler(monkeypatch):
     monkeypatch.setattr(refusal, "load_nvrtc", lambda: "no NVRTC: how to get it")
     assert cuda_refusal("sm_90") == "no NVRTC: how to get it"
+
+
+@pytest.mark.skipif(isinstance(load_nvrtc(), str), reason=str(load_nvrtc()))
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="not Linux")
+def test_both_libraries_of_nvrtc_are_opened():
+    """The packages of 13.0 do not find the second one by themselves."""
+    code = (
+        "from blockscale.runtime.cuda import load_nvrtc\n"
+        "print(load_nvrtc().version, 'libnvrtc-builtins.so' in open('/proc/self/maps').read())"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split()[1] == "True"
 
 
 @pytest.fixture

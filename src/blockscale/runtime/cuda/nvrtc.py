@@ -6,7 +6,9 @@ itself; elsewhere both are in `blockscale[cuda]`. A compilation releases the GIL
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -60,7 +62,18 @@ def load_nvrtc() -> Nvrtc | str:
     try:
         _, major, minor = nvrtc.nvrtcVersion()
         _, architectures = nvrtc.nvrtcGetSupportedArchs()
+        _preload_builtins(f"{major}.{minor}")
     except (RuntimeError, ImportError, OSError) as error:  # its library is looked for at a call
         reason = str(error).partition("\n")[0]
         return f"no NVRTC: {reason} ({_HOW})"
     return Nvrtc(nvrtc, f"{major}.{minor}", tuple(architectures))
+
+
+def _preload_builtins(version: str) -> None:
+    """NVRTC opens a second library by its name alone, and packages of 13.0, which are those of torch
+    2.11, do not say where that is: beside the first."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    path = load_nvidia_dynamic_lib("nvrtc").abs_path
+    for file in Path(path).parent.glob(f"libnvrtc-builtins.so.{version}*") if path else ():
+        ctypes.CDLL(str(file))
