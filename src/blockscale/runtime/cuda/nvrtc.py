@@ -70,8 +70,8 @@ def load_nvrtc() -> Nvrtc | str:
 
 
 def _preload_builtins(version: str) -> None:
-    """NVRTC opens a second library by its name alone, and packages of 13.0, which torch 2.11 brings,
-    do not say where that is: beside the first."""
+    """NVRTC opens a second library by its name alone, and packages of 13.0, which torch 2.11
+    brings, do not say where that is: beside the first."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     path = load_nvidia_dynamic_lib("nvrtc").abs_path
