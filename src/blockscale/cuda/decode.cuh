@@ -1,14 +1,15 @@
 // Codes to 16-bit floats: the words of a lane (layouts/fragments.py) -> the A operand of a step.
 //
-// The integer pipe is what a decoding kernel runs out of, at two instructions a weight, so bits stand
-// where few instructions find them:
-//   - up to 5 bits, values come from tables of bytes by `prmt`, which looks up four indices of three
-//     bits at once, each in a nibble of its own: low bytes and high bytes apart, then interleaved. A
-//     fourth bit is the sign (or the other half of the table), a fifth the sign above that; they stand
-//     at the tops of bytes, so that one mask serves four values;
-//   - 6 bits are shifted to where a 16-bit float has its fields, then multiplied by a power of two,
-//     which is exact and makes subnormals right;
-//   - 8 bits have a hardware conversion to float16 from sm_89 on.
+// The integer pipe is what a decoding kernel runs out of: it takes half an instruction per cycle, and
+// beside the memory there is time for about two of them a weight. So bits stand where few find them:
+//   - floats of 4 and 6 bits are shifted to where a 16-bit float has its fields (shifts to the left are
+//     multiplications, which another pipe does), then multiplied by a power of two: exact, and right
+//     for subnormals;
+//   - tables are looked up as bytes by `prmt`, four indices of three bits at once, each in a nibble of
+//     its own: low bytes and high bytes apart, then interleaved. A fourth bit is the sign (or the
+//     other half of the table), a fifth the sign above that; they stand at the tops of bytes, so that
+//     one mask serves four values;
+//   - floats of 8 bits have a hardware conversion to float16 from sm_89 on.
 #pragma once
 #include "ptx.cuh"
 
@@ -16,6 +17,10 @@
 struct ByteTables {
     u32 low[2], high[2];
 };
+
+// The same value, but for all the compiler knows another one in every lane: what is the same in all
+// is kept in uniform registers, and `prmt` would fetch it from there each time.
+BS_DEVICE u32 of_lane(u32 value) { return __shfl_sync(~0u, value, threadIdx.x % 32); }
 
 // A table in global memory, of `count` float32 values from `first` on, in steps of `direction`.
 template <class T>
@@ -30,8 +35,8 @@ BS_DEVICE ByteTables load_tables(const float* values, int first, int direction, 
             v[i] = at < count ? __ldg(values + first + direction * at) : 0.0f;
         }
         u32 a = T::from_floats(v[0], v[1]), b = T::from_floats(v[2], v[3]);
-        tables.low[half] = pick_bytes(a, b, 0x6420);
-        tables.high[half] = pick_bytes(a, b, 0x7531);
+        tables.low[half] = of_lane(pick_bytes(a, b, 0x6420));
+        tables.high[half] = of_lane(pick_bytes(a, b, 0x7531));
     }
     return tables;
 }
@@ -189,31 +194,33 @@ struct Decoder<T, TABLE, 5, SYMMETRIC> {
     }
 };
 
-// 0, .5, 1, 1.5, 2, 3, 4, 6 and their negatives: in float16 the low bytes are zero.
+// Four bits: sign, two of exponent, one of mantissa; as bits of a 16-bit float they mean 2^-LIFT of it.
 template <class T, bool SYMMETRIC>
 struct Decoder<T, E2M1, 4, SYMMETRIC> {
-    ByteTables tables;
+    static const int LIFT = (T::is_bfloat16 ? 127 : 15) - 1;
 
-    BS_DEVICE void load(const float*) {
-        if (T::is_bfloat16) tables.low[0] = keep(0xC0800000u), tables.low[1] = keep(0xC0804000u);
-        tables.high[0] = keep(T::is_bfloat16 ? 0x3F3F3F00u : 0x3E3C3800u);
-        tables.high[1] = keep(T::is_bfloat16 ? 0x40404040u : 0x46444240u);
-    }
-
-    BS_DEVICE void four(u32& d0, u32& d1, u32 index, u32 signs) const {
-        u32 high = pick_bytes(tables.high[0], tables.high[1], index) | (signs & 0x80808080u);
-        if (T::is_bfloat16) {
-            interleave(d0, d1, pick_bytes(tables.low[0], tables.low[1], index), high);
-        } else {
-            d0 = pick_bytes(high, 0, 0x1404);
-            d1 = pick_bytes(high, 0, 0x3424);
-        }
-    }
+    BS_DEVICE void load(const float*) {}
 
     BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
-        u32 w = words[q], index = w & 0x77777777u;
-        four(d[0], d[1], index, w);
-        four(d[2], d[3], index >> 16, w << 4);
+        bits(d, words, q);
+#pragma unroll
+        for (int u = 0; u < 4; u++) d[u] = T::times(d[u], T::power_of_two(LIFT));
+    }
+
+    // Without the last multiplication, for those who have another one to make.
+    BS_DEVICE void bits(u32 (&d)[4], const u32* words, int q) const {
+        const u32 w = words[q];
+        if (T::is_bfloat16) {
+            d[0] = w & 0x81C081C0u;
+            d[1] = (w << 3) & 0x81C081C0u;
+            d[2] = ((w << 6) & 0x01C001C0u) | ((w << 1) & 0x80008000u);
+            d[3] = ((w >> 3) & 0x01C001C0u) | ((w << 2) & 0x80008000u);
+        } else {
+            d[0] = ((w << 3) & 0x0E000E00u) | (w & 0x80008000u);
+            d[1] = ((w << 6) & 0x0E000E00u) | ((w << 3) & 0x80008000u);
+            d[2] = ((w << 9) & 0x0E000E00u) | ((w << 1) & 0x80008000u);
+            d[3] = (w & 0x0E000E00u) | ((w << 2) & 0x80008000u);
+        }
     }
 };
 

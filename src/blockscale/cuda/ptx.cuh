@@ -15,13 +15,6 @@ BS_DEVICE u32 pick_bytes(u32 a, u32 b, u32 selector) {
     return d;
 }
 
-// A constant that stays in a register: the compiler would fetch it anew for every use.
-BS_DEVICE u32 keep(u32 constant) {
-    u32 d;
-    asm volatile("mov.u32 %0, %1;" : "=r"(d) : "r"(constant));
-    return d;
-}
-
 // (a & mask) | (b & ~mask)
 BS_DEVICE u32 merge_bits(u32 a, u32 b, u32 mask) {
     u32 d;
@@ -40,9 +33,14 @@ BS_DEVICE void load_matrices(u32 (&d)[4], u32 address) {
                  : "r"(address));
 }
 
-// 16 bytes from global to shared memory without passing a register; zeros if `present` is false.
+// 16 bytes from global to shared memory without passing a register.
+BS_DEVICE void copy_async(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// The same, or zeros if `present` is false; then nothing is read.
 BS_DEVICE void copy_async(u32 to, const void* from, bool present) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(present ? 16 : 0)
                  : "memory");
 }
@@ -57,6 +55,20 @@ BS_DEVICE void wait_for_copies() {
 // Some warps of a block meet.
 BS_DEVICE void meet(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// Launched with leave to overlap the kernel before: the next one may start, and what the one before
+// wrote may be read. Nothing happens otherwise.
+BS_DEVICE void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+BS_DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // 16-bit floats: bfloat16 or float16, two to a register.

@@ -3,7 +3,8 @@
 //     out[m, n] = x[m, k] * (w[n, k] * scale)
 //
 // Weights are the A operand of the tensor cores, rows of x the columns of B, so a tile is 16 rows of
-// w by 8 rows of x. Sums of one block of k are scaled in float32 after they were summed. With fewer
+// w by 8 rows of x. Sums of one block of k are scaled in float32 after they were summed; where the
+// product of weight and scale is exact in 16 bits, and rows are many, weights are scaled instead. With fewer
 // than 8 rows of x most columns would be idle: they hold other blocks instead. Of one row, the part of x
 // in block j stands in column j and nowhere else, so that eight blocks stay apart in one accumulator
 // and every lane applies only the scales of the columns it owns.
@@ -27,7 +28,8 @@ constexpr int TILES = BS_TILES;      // of a warp
 constexpr int ROW_WARPS = BS_ROW_WARPS;
 constexpr int K_WARPS = BS_K_WARPS;
 constexpr int STAGES = BS_STAGES;
-constexpr bool GATED = BS_GATED;  // tiles alternate between gate and up
+constexpr bool GATED = BS_GATED;          // tiles alternate between gate and up
+constexpr bool SYMMETRIC = BS_SYMMETRIC;  // the lower half of a table mirrors its upper half
 
 struct Weight {
     const u8* codes;
@@ -54,9 +56,8 @@ struct Arguments {
     int sizes_are_64_bits;
 };
 
-constexpr int CHUNK = 256;  // k of a stage of one warp
+constexpr int CHUNK = BS_CHUNK;  // k of a stage of one warp: 128 or 256
 constexpr int UNITS = CHUNK / 64;
-constexpr int EIGHTS = CHUNK / (8 * BLOCK);  // groups of eight blocks in a chunk
 constexpr int WARPS = ROW_WARPS * K_WARPS;
 constexpr int THREADS = 32 * WARPS;
 constexpr int BRANCHES = GATED ? 2 : 1;
@@ -66,13 +67,21 @@ constexpr int SETS = 8 / SPREAD;                         // accumulators for eig
 constexpr int B_TILES = COLUMNS < 8 ? 1 : COLUMNS / 8;
 constexpr int SUMS = COLUMNS == 1 ? 2 : 4;  // running sums of a lane, of one tile and B tile
 
+// NVFP4: a weight has 2 significant bits, its scale 4. As bits of a 16-bit float, weights are 2^-LIFT of
+// themselves; scales are multiplied by as much of that as their largest leaves room for, sums by the rest.
+constexpr bool SCALES_WEIGHTS = SPREAD == 1 && ELEMENT == E2M1 && SCALE == UE4M3;
+constexpr float SCALE_LIFT = X::is_bfloat16 ? 0x1p118f : 1.0f;
+constexpr float SUM_LIFT = !SCALES_WEIGHTS ? 1.0f : X::is_bfloat16 ? 0x1p8f : 0x1p14f;
+
 constexpr int X_PITCH = 2 * CHUNK + 16;  // bytes; the 16 spread rows over the banks
 constexpr int X_BYTES = COLUMNS * X_PITCH;
 constexpr int CODE_BYTES = UNITS * 128 * BITS;  // of one tile
+constexpr int EIGHTS = CHUNK < 8 * BLOCK ? 1 : CHUNK / (8 * BLOCK);  // whose scales a chunk needs
 constexpr int SCALE_BYTES = EIGHTS * 128;
 constexpr int WARP_BYTES = TILES * (CODE_BYTES + SCALE_BYTES);
 constexpr int STAGE_BYTES = K_WARPS * X_BYTES + WARPS * WARP_BYTES;
 constexpr int ZERO_BYTES = 2 * CHUNK + 32;  // a row of x that is not there
+static_assert(CHUNK >= 8 * BLOCK || COLUMNS >= 8, "eight blocks stand side by side");
 static_assert(!GATED || TILES % 2 == 0, "tiles alternate between gate and up");
 static_assert(COLUMNS == 1 || COLUMNS == 2 || COLUMNS == 4 || COLUMNS % 8 == 0, "columns");
 
@@ -136,62 +145,109 @@ struct Warp {
 
     // --- copies -----------------------------------------------------------------------------
 
-    const u8* code_tiles[TILES];
-    const u8* scale_tiles[TILES];
-    const u8* x_rows;  // of the first column
+    // Where the next chunk of this lane is; each copy moves them on.
+    const u8* codes_from[TILES];
+    const u8* scales_from[TILES];
+    const u8* x_from;
+    int next;  // chunk
 
-    BS_DEVICE void aim(const Rows& rows, int first_column) {
+    static constexpr int X_LANES = CHUNK / 8;                  // that copy one row of x
+    static constexpr int X_AT_ONCE = 32 * ROW_WARPS / X_LANES;  // rows
+
+    BS_DEVICE int x_lane() const { return (32 * row_warp + lane) % X_LANES; }
+    BS_DEVICE int x_row() const { return (32 * row_warp + lane) / X_LANES; }
+
+    BS_DEVICE void aim(const Rows& rows, int first_column, int first_chunk) {
         const int tiles = (a.n + 15) / 16, units = (a.k + 63) / 64;
         const int eights = (a.k / BLOCK + 7) / 8;
+        next = first_chunk + k_warp;
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             const Weight& w = a.weight[i % BRANCHES];
             int tile = (blockIdx.x * ROW_WARPS + row_warp) * (TILES / BRANCHES) + i / BRANCHES;
             tile = min(tile, tiles - 1);  // a tile beyond the last is computed and not stored
             long long at = static_cast<long long>(rows.group) * tiles + tile;
-            code_tiles[i] = w.codes + at * units * (128 * BITS);
-            scale_tiles[i] = w.scale + at * eights * 128;
+            codes_from[i] = w.codes + at * units * (128 * BITS) +
+                            static_cast<long long>(next) * CODE_BYTES + 16 * lane;
+            scales_from[i] = w.scale + at * eights * 128 + 16 * lane;
         }
-        x_rows = static_cast<const u8*>(a.x) + 2 * a.x_stride * (rows.begin + first_column);
+        x_from = static_cast<const u8*>(a.x) +
+                 2 * (a.x_stride * (rows.begin + first_column + x_row()) +
+                      static_cast<long long>(next) * CHUNK + 8 * x_lane());
     }
 
-    BS_DEVICE u32 stage(int slot) const { return shared + slot * STAGE_BYTES; }
-    BS_DEVICE u32 own(int slot) const {
-        return stage(slot) + K_WARPS * X_BYTES + (row_warp * K_WARPS + k_warp) * WARP_BYTES;
+    BS_DEVICE u32 own(u32 stage) const {
+        return stage + K_WARPS * X_BYTES + (row_warp * K_WARPS + k_warp) * WARP_BYTES;
     }
 
-    BS_DEVICE void copy(int slot, int chunk, int end, int columns) {
-        const int units = (a.k + 63) / 64, eights = (a.k / BLOCK + 7) / 8;
-        const bool present = chunk < end;
-        const int code_bytes = present ? min(units - chunk * UNITS, UNITS) * 128 * BITS : 0;
-        const int scale_bytes = present ? min(eights - chunk * EIGHTS, EIGHTS) * 128 : 0;
-        const u32 to = own(slot);
+    // Of the chunk `next`; what is beyond k reads as zero.
+    template <bool WHOLE>
+    BS_DEVICE void copy_weights(u32 stage) {
+        const u32 to = own(stage) + 16 * lane;
+        const int codes_left = ((a.k + 63) / 64 - next * UNITS) * 128 * BITS - 16 * lane;
+        const int eight = next * CHUNK / (8 * BLOCK), eights_left = (a.k / BLOCK + 7) / 8 - eight;
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
 #pragma unroll
-            for (int j = 0; j < CODE_BYTES / 512; j++) {
-                int at = 512 * j + 16 * lane;
-                bool there = at < code_bytes;
-                const u8* from = code_tiles[i] + static_cast<long long>(chunk) * CODE_BYTES + at;
-                copy_async(to + i * CODE_BYTES + at, there ? from : code_tiles[i], there);
-            }
-            int at = 16 * lane;
-            if (at < SCALE_BYTES) {
-                bool there = at < scale_bytes;
-                const u8* from = scale_tiles[i] + static_cast<long long>(chunk) * SCALE_BYTES + at;
-                copy_async(to + TILES * CODE_BYTES + i * SCALE_BYTES + at,
-                           there ? from : scale_tiles[i], there);
+            for (int j = 0; j < CODE_BYTES; j += 512)
+                if (j + 512 > CODE_BYTES && 16 * lane >= CODE_BYTES - j)
+                    continue;
+                else if (WHOLE)
+                    copy_async(to + i * CODE_BYTES + j, codes_from[i] + j);
+                else
+                    copy_async(to + i * CODE_BYTES + j,
+                               j < codes_left ? codes_from[i] + j : a.weight[0].codes, j < codes_left);
+            codes_from[i] += K_WARPS * CODE_BYTES;
+            if (16 * lane < SCALE_BYTES) {
+                const u32 scales_to = to + TILES * CODE_BYTES + i * SCALE_BYTES;
+                const bool there = lane / 8 < eights_left;
+                const u8* from = scales_from[i] + 128 * eight;
+                if (WHOLE)
+                    copy_async(scales_to, from);
+                else
+                    copy_async(scales_to, there ? from : a.weight[0].scale, there);
             }
         }
-        // x is shared by the warps that are at the same k.
-        for (int i = 32 * row_warp + lane; i < 32 * columns; i += 32 * ROW_WARPS) {
-            int row = i / 32, at = 16 * (i % 32);
-            long long k = static_cast<long long>(chunk) * CHUNK + at / 2;
-            bool there = present && k < a.k;
-            const u8* from = x_rows + 2 * (row * a.x_stride + k);
-            copy_async(stage(slot) + k_warp * X_BYTES + row * X_PITCH + at, there ? from : x_rows,
-                       there);
+    }
+
+    template <bool WHOLE>
+    BS_DEVICE void copy_x(u32 stage, int columns) {
+        const u32 to = stage + k_warp * X_BYTES + 16 * x_lane();
+        const bool there = next * CHUNK + 8 * x_lane() < a.k;
+        const u8* from = x_from;
+        int row = x_row();
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i += X_AT_ONCE) {
+            if (row < columns) {
+                if (WHOLE)
+                    copy_async(to + row * X_PITCH, from);
+                else
+                    copy_async(to + row * X_PITCH, there ? from : static_cast<const u8*>(a.x), there);
+            }
+            row += X_AT_ONCE;
+            from += 2 * a.x_stride * X_AT_ONCE;
         }
+    }
+
+    BS_DEVICE void step_on() {
+        x_from += 2 * K_WARPS * CHUNK;
+        next += K_WARPS;
+    }
+
+    BS_DEVICE bool is_whole() const { return (next + 1) * CHUNK <= a.k; }
+
+    BS_DEVICE void copy(u32 stage, int end, int columns) {
+        if (next < end) {
+            if (is_whole()) {
+                copy_weights<true>(stage);
+                copy_x<true>(stage, columns);
+            } else {
+                copy_weights<false>(stage);
+                copy_x<false>(stage, columns);
+            }
+        }
+        step_on();
+        commit_copies();
     }
 
     // Warps that share x wait for each other, so that a slot is not overwritten while one reads it.
@@ -207,28 +263,35 @@ struct Warp {
     // --- a chunk ----------------------------------------------------------------------------
 
     // Of `load_matrices`, which names by lane: two steps of k, their halves, and 8 columns.
-    BS_DEVICE u32 x_address(int slot, int columns, u32 zeros, int tile) const {
+    BS_DEVICE u32 x_address(u32 stage, int columns, u32 zeros, int tile) const {
         int row = COLUMNS < 8 ? lane % 8 % COLUMNS : 8 * tile + lane % 8;
         if (row >= columns) return zeros;
-        return stage(slot) + k_warp * X_BYTES + row * X_PITCH + 16 * (lane / 8);
+        return stage + k_warp * X_BYTES + row * X_PITCH + 16 * (lane / 8);
     }
 
-    // Words of scales that a lane applies, of eight blocks: its own, or those of 2 or 4 lanes.
-    static constexpr int SCALE_WORDS = COLUMNS <= 2 ? 1 : COLUMNS == 4 ? 2 : 4;
+    // Chunks are worked off in parts whose scales are read together: eight blocks where they stand
+    // side by side, else a unit of 64 k. A lane applies the scales of its columns: those in its own
+    // word of the eight blocks, or in the words of 2 or 4 lanes.
+    static constexpr int PART = SPREAD > 1 ? 8 * BLOCK : 64;
+    static constexpr int SCALE_WORDS = SPREAD == 1 ? 32 / BLOCK : COLUMNS == 4 ? 2 : 1;
 
     BS_DEVICE void load_scales(u32 (&words)[SCALE_WORDS], u32 from) const {
-        from += 16 * (lane / 4) + 4 * (lane % 4 / SCALE_WORDS * SCALE_WORDS);
+        from += 16 * (lane / 4);
+        if (SPREAD > 1) from += 4 * (lane % 4 / SCALE_WORDS * SCALE_WORDS);
         if (SCALE_WORDS == 1)
             asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[0]) : "r"(from));
-        else if (SCALE_WORDS == 2)
-            asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
-                         : "=r"(words[0]), "=r"(words[SCALE_WORDS / 2])
-                         : "r"(from));
         else
-            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(words[0]), "=r"(words[SCALE_WORDS / 4]), "=r"(words[SCALE_WORDS / 2]),
-                           "=r"(words[SCALE_WORDS - 1])
+            asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+                         : "=r"(words[0]), "=r"(words[SCALE_WORDS - 1])
                          : "r"(from));
+    }
+
+    // Of a part, relative to the chunk's; eight blocks have 128 bytes, of which a unit takes some.
+    static BS_DEVICE u32 scale_offset(int chunk, int part) {
+        if (SPREAD > 1) return 128 * part;
+        constexpr int UNITS_OF_EIGHT = BLOCK / 8;
+        int unit = chunk * UNITS % UNITS_OF_EIGHT + part;
+        return unit / UNITS_OF_EIGHT * 128 + unit % UNITS_OF_EIGHT * (16 / UNITS_OF_EIGHT);
     }
 
     BS_DEVICE void load_codes(u32 (&words)[BITS], u32 from) const {
@@ -264,70 +327,114 @@ struct Warp {
         }
     }
 
-    BS_DEVICE void multiply_chunk(int slot, int columns, u32 zeros) {
+    BS_DEVICE void multiply_chunk(u32 stage, int chunk, int columns, u32 zeros) {
         u32 x_at[B_TILES];
 #pragma unroll
-        for (int b = 0; b < B_TILES; b++) x_at[b] = x_address(slot, columns, zeros, b);
-        const u32 codes = own(slot), scales = codes + TILES * CODE_BYTES;
+        for (int b = 0; b < B_TILES; b++) x_at[b] = x_address(stage, columns, zeros, b);
+        const u32 codes = own(stage), scales = codes + TILES * CODE_BYTES;
         // Which block's columns this lane names; two steps of one load are two blocks of 16.
-        const int part = COLUMNS < 8 ? lane % 8 / COLUMNS : 0;
-        const int named = COLUMNS == 1 && BLOCK == 16 ? part - lane / 16 : part;
-#pragma unroll
-        for (int eight = 0; eight < EIGHTS; eight++) {
+        const int place = COLUMNS < 8 ? lane % 8 / COLUMNS : 0;
+        const int named = COLUMNS == 1 && BLOCK == 16 ? place - lane / 16 : place;
+        constexpr int UNROLL = B_TILES > 2 ? 1 : CHUNK / PART;  // else registers run out
+#pragma unroll UNROLL
+        for (int part = 0; part < CHUNK / PART; part++) {
             u32 scale_words[TILES][SCALE_WORDS];
 #pragma unroll
             for (int i = 0; i < TILES; i++)
-                load_scales(scale_words[i], scales + i * SCALE_BYTES + 128 * eight);
-            float c[SPREAD > 1 ? SETS : 1][TILES][B_TILES][4];
-            constexpr int STEPS = BLOCK / 2;  // of 16 k, in eight blocks
+                load_scales(scale_words[i], scales + i * SCALE_BYTES + scale_offset(chunk, part));
+            float c[SETS][TILES][4];
             u32 words[TILES][BITS];
 #pragma unroll
-            for (int step = 0; step < STEPS; step += 2) {
-                const int at = eight * STEPS + step;  // in the chunk
-                if (at % 4 == 0)
+            for (int step = 0; step < PART / 16; step += 2) {
+                const int at = part * (PART / 16) + step;  // in the chunk
+                if (step % 4 == 0)
 #pragma unroll
                     for (int i = 0; i < TILES; i++)
                         load_codes(words[i], codes + i * CODE_BYTES + at / 4 * 128 * BITS);
+                const int block = 16 * step / BLOCK;
                 u32 x[B_TILES][4];
 #pragma unroll
                 for (int b = 0; b < B_TILES; b++) {
                     u32 from = x_at[b];
-                    if (SPREAD > 1) {
-                        const int block = 16 * step / BLOCK;
-                        from = named == block / SETS ? from : zeros;
-                    }
+                    if (SPREAD > 1) from = named == block / SETS ? from : zeros;
                     load_matrices(x[b], from + 32 * at);
                 }
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int block = 16 * (step + half) / BLOCK;
-                    const bool first = (step + half) % (BLOCK / 16) == 0;
-                    const bool last = (step + half + 1) % (BLOCK / 16) == 0;
-                    const int set = SPREAD > 1 ? block % SETS : 0;
-#pragma unroll
-                    for (int i = 0; i < TILES; i++) {
-                        u32 w[4];
-                        decoders[ELEMENT == TABLE ? i % BRANCHES : 0].step(w, words[i], (at + half) % 4);
-#pragma unroll
-                        for (int b = 0; b < B_TILES; b++) {
-                            if (first && block < (SPREAD > 1 ? SETS : 8))
-                                multiply<X>(c[set][i][b], w, x[b][2 * half], x[b][2 * half + 1]);
-                            else
-                                multiply_add<X>(c[set][i][b], w, x[b][2 * half],
-                                                  x[b][2 * half + 1]);
-                        }
+                for (int i = 0; i < TILES; i++) {
+                    u32 w[2][4];
+                    const Decode& decode = decoders[ELEMENT == TABLE ? i % BRANCHES : 0];
+                    if constexpr (SCALES_WEIGHTS) {
+                        decode.bits(w[0], words[i], step % 4);
+                        decode.bits(w[1], words[i], step % 4 + 1);
+                        add_scaled(i, w, x, scale_words[i][step / 2]);
+                        continue;
                     }
-                    if (last && block >= 8 - SETS)
-#pragma unroll
-                        for (int i = 0; i < TILES; i++) {
-                            float s[4];
-                            const int of_lane = block % SETS;
-                            ScaleDecoder<SCALE>::four(s, scale_words[i][of_lane / 2]);
-#pragma unroll
-                            for (int b = 0; b < B_TILES; b++)
-                                apply(sums[i][b], c[set][i][b], s, of_lane % 2);
-                        }
+                    decode.step(w[0], words[i], step % 4);
+                    decode.step(w[1], words[i], step % 4 + 1);
+                    if constexpr (SPREAD > 1)
+                        add_apart(c, i, w, x[0], step, scale_words[i]);
+                    else
+                        add_together(i, w, x, step, scale_words[i]);
                 }
+            }
+        }
+    }
+
+    // Two steps whose blocks share an accumulator with others; scaled when the eight are complete.
+    BS_DEVICE void add_apart(float (&c)[SETS][TILES][4], int i, const u32 (&w)[2][4],
+                             const u32 (&x)[4], int step, const u32 (&scale_words)[SCALE_WORDS]) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int block = 16 * (step + half) / BLOCK, set = block % SETS;
+            const bool first = (step + half) % (BLOCK / 16) == 0;
+            const bool last = (step + half + 1) % (BLOCK / 16) == 0;
+            if (first && block < SETS)
+                multiply<X>(c[set][i], w[half], x[2 * half], x[2 * half + 1]);
+            else
+                multiply_add<X>(c[set][i], w[half], x[2 * half], x[2 * half + 1]);
+            if (last && block >= 8 - SETS) {
+                float s[4];
+                ScaleDecoder<SCALE>::four(s, scale_words[set / 2]);
+                apply(sums[i][0], c[set][i], s, set % 2);
+            }
+        }
+    }
+
+    // Two steps of two blocks, whose weights are multiplied by their scales first.
+    BS_DEVICE void add_scaled(int i, u32 (&w)[2][4], const u32 (&x)[B_TILES][4], u32 scale_word) {
+        float s[4];
+        ScaleDecoder<SCALE>::four(s, scale_word);  // of row g: both blocks; of row g + 8: both
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                const float scale = s[2 * (u % 2) + half] * SCALE_LIFT;
+                w[half][u] = X::times(w[half][u], X::from_floats(scale, scale));
+            }
+#pragma unroll
+        for (int b = 0; b < B_TILES; b++) {
+            multiply_add<X>(sums[i][b], w[0], x[b][0], x[b][1]);
+            multiply_add<X>(sums[i][b], w[1], x[b][2], x[b][3]);
+        }
+    }
+
+    // Two steps, each block scaled at once.
+    BS_DEVICE void add_together(int i, const u32 (&w)[2][4], const u32 (&x)[B_TILES][4], int step,
+                                const u32 (&scale_words)[SCALE_WORDS]) {
+        const int block = 16 * step / BLOCK;
+        float s[4];
+        ScaleDecoder<SCALE>::four(s, scale_words[block / 2]);
+#pragma unroll
+        for (int b = 0; b < B_TILES; b++) {
+            float c[4];
+            multiply<X>(c, w[0], x[b][0], x[b][1]);
+            if (BLOCK == 32) {
+                multiply_add<X>(c, w[1], x[b][2], x[b][3]);
+                apply(sums[i][b], c, s, block % 2);
+            } else {
+                apply(sums[i][b], c, s, 0);
+                multiply<X>(c, w[1], x[b][2], x[b][3]);
+                apply(sums[i][b], c, s, 1);
             }
         }
     }
@@ -341,19 +448,30 @@ struct Warp {
             for (int b = 0; b < B_TILES; b++)
 #pragma unroll
                 for (int j = 0; j < SUMS; j++) sums[i][b][j] = 0.0f;
+        // Weights do not depend on the kernel before: their copies start ahead of it.
+        const int begin = next;
         for (int i = 0; i < STAGES - 1; i++) {
-            copy(i, first + i * K_WARPS + k_warp, end, columns);
+            if (next < end)
+                is_whole() ? copy_weights<true>(shared + i * STAGE_BYTES)
+                           : copy_weights<false>(shared + i * STAGE_BYTES);
+            next += K_WARPS;
+        }
+        wait_for_previous();
+        next = begin;
+        for (int i = 0; i < STAGES - 1; i++) {
+            if (next < end) copy_x<false>(shared + i * STAGE_BYTES, columns);
+            step_on();
             commit_copies();
         }
-        int slot = 0, next = STAGES - 1;
+        u32 full = shared, empty = shared + (STAGES - 1) * STAGE_BYTES;
+#pragma unroll 1
         for (int chunk = first; chunk < end; chunk += K_WARPS) {
             wait_for_copies<STAGES - 2>();
             meet_row();
-            copy(next, chunk + (STAGES - 1) * K_WARPS + k_warp, end, columns);
-            commit_copies();
-            multiply_chunk(slot, columns, zeros);
-            slot = slot + 1 == STAGES ? 0 : slot + 1;
-            next = next + 1 == STAGES ? 0 : next + 1;
+            copy(empty, end, columns);
+            if (chunk + k_warp < end) multiply_chunk(full, chunk + k_warp, columns, zeros);
+            empty = full;
+            full = full + STAGE_BYTES == shared + STAGES * STAGE_BYTES ? shared : full + STAGE_BYTES;
         }
         wait_for_copies<0>();
     }
@@ -384,7 +502,7 @@ struct Warp {
                     int column = COLUMNS == 1 ? 0 : (8 * b + 2 * t + j % 2) % COLUMNS;
                     int below = COLUMNS == 1 ? 8 * j : 8 * (j / 2);
                     if (COLUMNS >= 8 || 2 * t < COLUMNS || COLUMNS == 1)
-                        base[column * ROWS + below] = sums[i][b][j];
+                        base[column * ROWS + below] = sums[i][b][j] * SUM_LIFT;
                 }
         }
     }
@@ -451,7 +569,6 @@ BS_DEVICE void reduce_and_store(const Arguments& a, const float* left, const Row
     }
 }
 
-template <bool SYMMETRIC>
 BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
     typedef Decoder<X, ELEMENT, BITS, SYMMETRIC> Decode;
     Decode decoders[BRANCHES];
@@ -465,7 +582,7 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
     for (int i = 0; i < BRANCHES; i++) decoders[i].load(a.weight[i].table);
     for (int column = rows.begin; column < rows.end; column += COLUMNS) {
         const int columns = min(rows.end - column, COLUMNS);
-        self.aim(rows, column - rows.begin);
+        self.aim(rows, column - rows.begin, first);
         self.run(first, end, columns, shared_address(memory));
         self.gather();
         __syncthreads();  // the stages are read no more: sums take their place
@@ -477,21 +594,13 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
     }
 }
 
-// Whether the lower half of a table mirrors its upper half; of float elements there is no table.
-BS_DEVICE bool is_symmetric(const Arguments& a) {
-    if (ELEMENT != TABLE || BITS < 4) return true;
-    bool same = true;
-    for (int branch = 0; branch < BRANCHES; branch++)
-        for (int i = 0; i < 1 << (BITS - 1); i++)
-            same &= a.weight[branch].table[i] == -a.weight[branch].table[(1 << BITS) - 1 - i];
-    return same;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BS_MIN_BLOCKS)
     stream(const __grid_constant__ Arguments a) {
     extern __shared__ __align__(128) u8 memory[];
+    let_next_start();
     for (int i = threadIdx.x; i < ZERO_BYTES / 4; i += THREADS) reinterpret_cast<u32*>(memory)[i] = 0;
 #if BS_RAGGED
+    wait_for_previous();  // it may have written the group sizes
     int total;
     const Rows rows = find_rows(a, total);
     if (blockIdx.y == 0)  // rows of nobody
@@ -505,8 +614,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_MIN_BLOCKS)
                     static_cast<int>(blockIdx.z + 1) * a.m};
     __syncthreads();
 #endif
-    if (ELEMENT != TABLE || BITS < 4 || is_symmetric(a))
-        work<true>(a, memory, rows);
-    else
-        work<false>(a, memory, rows);
+    work(a, memory, rows);
 }

@@ -25,15 +25,15 @@ from torch import Tensor
 TILE = 16  # rows
 UNIT = 64  # k
 BLOCKS = 8  # whose scales stand together
-WIDTHS = (2, 3, 4, 5, 6, 8)  # bits of a code
 
 
-def place(bits: int, step: int, value: int, bit: int) -> tuple[int, int]:
+def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int, int]:
     """Which bit of which word of a lane holds bit `bit` of code `value` of step `step`.
 
-    Tables of bytes are looked up with `prmt`, four at a time: an index of three bits has a nibble of
-    its own, and a bit beyond that stands at the top of a byte, where a mask finds it. Wider codes are
-    shifted into place: those of a pair stand in the same bits of the two halves of a word.
+    Tables of bytes are looked up four at a time: an index of three bits has a nibble of its own, and
+    a bit beyond that stands at the top of a byte, where a mask finds it. Floats are shifted to
+    where a 16-bit float has its fields: those of a pair stand in the same bits of the two halves of
+    a word, and some signs where the shift of the other bits brings them home too.
     """
     byte = 8 * value + 7 if value < 4 else 8 * (value - 4) + 3
     pair, half = divmod(value, 2)
@@ -41,10 +41,12 @@ def place(bits: int, step: int, value: int, bit: int) -> tuple[int, int]:
         return step // 2, 4 * value + 2 * (step % 2) + bit
     if bits == 3:
         return (step, 4 * value + bit) if step < 3 else (bit, 4 * value + 3)
-    if bits in (4, 5):
+    if bits in (4, 5) and folded:
         if bit < 3:
             return step, 4 * value + bit
         return (step, byte) if bit == 3 else (4, 8 * (value % 4) + 7 - 2 * step - value // 4)
+    if bits == 4:
+        return step, 16 * half + (_SIGN[pair] if bit == 3 else _LOWEST[pair] + bit)
     if bits == 6:
         word = 3 * (step // 2)
         if bit >= 2:
@@ -53,14 +55,18 @@ def place(bits: int, step: int, value: int, bit: int) -> tuple[int, int]:
     return 2 * step + pair % 2, 16 * (pair // 2) + 8 * half + bit
 
 
+_SIGN = (15, 12, 14, 13)  # of a float of 4 bits, by pair
+_LOWEST = (6, 3, 0, 9)
+
+
 @lru_cache(maxsize=16)
-def _bit_of_storage(bits: int) -> list[tuple[int, int, int, int]]:
+def _bit_of_storage(bits: int, folded: bool) -> list[tuple[int, int, int, int]]:
     """step, value, bit and where it is in the `bits` words of a lane, in every combination."""
     found = []
     for step in range(4):
         for value in range(8):
             for bit in range(bits):
-                word, at = place(bits, step, value, bit)
+                word, at = place(bits, folded, step, value, bit)
                 found.append((step, value, bit, 32 * word + at))
     return found
 
@@ -88,10 +94,11 @@ class FragmentCodes:
     def __init__(self, name: str, folded: bool) -> None:
         self.name = name
         self.folded = folded
+        self.widths = (4, 5) if folded else (2, 3, 4, 6, 8)  # bits of a code
 
     def storage_shape(self, shape: tuple[int, ...], bits: int) -> tuple[int, ...]:
-        if bits not in WIDTHS:
-            raise ValueError(f"layout {self.name} holds codes of {WIDTHS} bits, not {bits}")
+        if bits not in self.widths:
+            raise ValueError(f"layout {self.name} holds codes of {self.widths} bits, not {bits}")
         return (*shape[:-2], _ceil(shape[-2], TILE), _ceil(shape[-1], UNIT) * 32 * 4 * bits)
 
     def pack(self, codes: Tensor, bits: int) -> Tensor:
@@ -105,7 +112,7 @@ class FragmentCodes:
         split = padded.reshape(-1, tiles, 2, 8, units, 4, 2, 4, 2)
         values = split.permute(0, 1, 4, 3, 7, 5, 6, 2, 8).reshape(-1, tiles, units, 32, 4, 8)
         words = torch.zeros(*values.shape[:4], bits, dtype=torch.int32, device=codes.device)
-        for step, value, bit, at in _bit_of_storage(bits):
+        for step, value, bit, at in _bit_of_storage(bits, self.folded):
             taken = (values[..., step, value] >> bit & 1).to(torch.int32)
             words[..., at // 32] |= taken << (at % 32)
         return words.view(torch.uint8).reshape(*lead, tiles, units * 32 * 4 * bits)
@@ -115,7 +122,7 @@ class FragmentCodes:
         tiles, units = _ceil(n, TILE), _ceil(k, UNIT)
         words = storage.contiguous().view(torch.int32).reshape(-1, tiles, units, 32, bits)
         values = torch.zeros(*words.shape[:4], 4, 8, dtype=torch.uint8, device=storage.device)
-        for step, value, bit, at in _bit_of_storage(bits):
+        for step, value, bit, at in _bit_of_storage(bits, self.folded):
             taken = (words[..., at // 32] >> (at % 32) & 1).to(torch.uint8)
             values[..., step, value] |= taken << bit
         split = values.reshape(-1, tiles, units, 8, 4, 4, 2, 2, 2)
