@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from blockscale.formats import Format, parse_spec
-from blockscale.kernels import Parts, row_amax
+from blockscale.kernels import Parts
 from blockscale.kernels.repack import pack_lanes, packs_lanes
+from blockscale.kernels.tensor_scale import tensor_scales
 from blockscale.layouts import Layout, canonical
-from blockscale.numerics import tensor_scale_of
-from blockscale.ops.choose import launch
+from blockscale.ops.choose import choose, launch
 from blockscale.ops.operand import Operand, spread_over_rows
 from blockscale.ops.unobserved import is_unobserved
 from blockscale.problem import Kind, Problem, dtype_name
@@ -26,9 +26,8 @@ def derive_tensor_scale(x: Tensor, format: Format, per_row: bool) -> Tensor:
     lead = x.shape[:-1] if per_row else x.shape[:-2]
     if x.numel() == 0:
         return torch.ones(lead, dtype=torch.float32, device=x.device)
-    rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    amax = row_amax(rows).reshape(x.shape[:-1])
-    return tensor_scale_of(amax if per_row else amax.amax(-1), format)
+    matrices = x.reshape(prod(x.shape[:-2]), *x.shape[-2:])
+    return tensor_scales(matrices, format, per_row).reshape(lead)
 
 
 def storage(kind: Kind, shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -94,12 +93,13 @@ def quantize_activations(
     rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
     if not format.has_tensor_scale:
         tensor_scale = None
-    elif tensor_scale is None:
-        tensor_scale = derive_tensor_scale(rows, format, per_row=True)
-    else:
+    elif tensor_scale is not None:
         tensor_scale = tensor_scale.expand(x.shape[:-1]).reshape(len(rows))
     codebook = _codebook(tuple(table), x.device) if table else None
-    codes, scale = run_quantize(rows, kind, "absmax", tensor_scale, codebook)
+    if format.has_tensor_scale and tensor_scale is None:
+        codes, scale, tensor_scale = _quantize_deriving(rows, kind, codebook)
+    else:
+        codes, scale = run_quantize(rows, kind, "absmax", tensor_scale, codebook)
     tensors = [part for part in (codes, scale, tensor_scale, codebook) if part is not None]
     shape = list(x.shape)
     if x.dim() != 2:
@@ -108,6 +108,23 @@ def quantize_activations(
         if tensor_scale is not None:
             tensors[2] = tensor_scale.reshape(shape[:-1])
     return Operand(tensors, str(kind), shape)
+
+
+def _quantize_deriving(
+    rows: Tensor, kind: Kind, codebook: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, scale and tensor scales of x [rows, k]: in one launch by a kernel that can."""
+    m, k = rows.shape
+    problem = _problem(m, k, "absmax", rows.dtype, str(kind), target_of(rows.device))
+    kernel, config = choose(problem)
+    derive = getattr(kernel, "launch_deriving", None)
+    if derive is None or rows.numel() == 0:
+        tensor_scale = derive_tensor_scale(rows, kind.format, per_row=True)
+        return *run_quantize(rows, kind, "absmax", tensor_scale, codebook), tensor_scale
+    codes, scale = storage(kind, (m, k), rows.device)
+    tensor_scale = torch.empty(m, dtype=torch.float32, device=rows.device)
+    derive(problem, config, rows[None], tensor_scale[None], codebook, codes[None], scale[None])
+    return codes, scale, tensor_scale
 
 
 @lru_cache(maxsize=64)

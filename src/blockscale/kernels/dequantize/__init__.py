@@ -8,6 +8,6 @@ out    [groups, n, k]
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.dequantize import cpu, reference
+from blockscale.kernels.dequantize import cpu, reference, sm80
 
-KERNELS: tuple[Kernel, ...] = (cpu, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, sm80, reference)

@@ -6,9 +6,11 @@ x             [groups, n, k]; the problem's m is groups * n
 tensor_scale  float32 [groups, n], one per row, or None where the format has none
 codebook      float32 [2^bits], or None
 codes, scale  outputs: storage in the layout of the problem's w
+
+A kernel may have `launch_deriving` too: the same, but tensor_scale is an output, chosen row by row.
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.quantize import cpu, reference
+from blockscale.kernels.quantize import cpu, reference, sm80
 
-KERNELS: tuple[Kernel, ...] = (cpu, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, sm80, reference)

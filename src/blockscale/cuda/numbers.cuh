@@ -1,0 +1,61 @@
+// The three dtypes: numbers to and from the words that hold them.
+#pragma once
+#include "exact.cuh"
+
+// NaN is canonical in what is written.
+EXACT bool is_nan(float x) { return (bits_of(x) & 0x7fffffffu) > INFINITE_BITS; }
+
+struct Wide {
+    static constexpr int BYTES = 4;
+
+    static EXACT float get(const u32* words, int index) { return float_of(words[index]); }
+
+    static EXACT void put_pair(u32* words, int index, float even, float odd) {
+        words[index] = is_nan(even) ? NAN_BITS : bits_of(even);
+        words[index + 1] = is_nan(odd) ? NAN_BITS : bits_of(odd);
+    }
+};
+
+struct BFloat16 {
+    static constexpr int BYTES = 2;
+
+    static EXACT float get(const u32* words, int index) {
+        return float_of(index % 2 ? words[index / 2] & 0xffff0000u : words[index / 2] << 16);
+    }
+
+    static EXACT void put_pair(u32* words, int index, float even, float odd) {
+        words[index / 2] = rounded(even) >> 16 | (rounded(odd) & 0xffff0000u);
+    }
+
+ private:
+    static EXACT u32 rounded(float x) {  // in the upper half
+        const u32 bits = bits_of(x);
+        return is_nan(x) ? NAN_BITS : bits + 0x7fffu + (bits >> 16 & 1u);
+    }
+};
+
+struct Float16 {
+    static constexpr int BYTES = 2;
+
+    static EXACT float get(const u32* words, int index) {
+        const u32 half = index % 2 ? words[index / 2] >> 16 : words[index / 2] & 0xffffu;
+        const u32 shifted = (half & 0x7fffu) << 13, sign = (half & 0x8000u) << 16;
+        // Its fields are right but for the bias; the top exponent has its own.
+        const float value = product(float_of(shifted), power_of_two(112));
+        return float_of(sign | (shifted >= 0x0f800000u ? shifted | INFINITE_BITS : bits_of(value)));
+    }
+
+    static EXACT void put_pair(u32* words, int index, float even, float odd) {
+        words[index / 2] = rounded(even) | rounded(odd) << 16;
+    }
+
+ private:
+    static EXACT u32 rounded(float x) {
+        const u32 bits = bits_of(x), sign = bits >> 16 & 0x8000u;
+        const u32 size = smaller(bits & 0x7fffffffu, bits_of(65536.0f));  // has infinity's code
+        const float aligner = 0.5f;                                       // its last bit is 2^-24
+        const u32 tiny = bits_of(float_of(size) + aligner) - bits_of(aligner);
+        const u32 normal = (size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13;
+        return is_nan(x) ? 0x7e00u : sign | (size < 0x38800000u ? tiny : normal);
+    }
+};

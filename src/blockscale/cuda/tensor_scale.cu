@@ -1,0 +1,43 @@
+// Tensor scales, one per matrix or per row: an exact maximum, then the format's rule.
+//
+//   BS_FORMAT        a Format of format.cuh
+//   BS_TENSOR_SCALE  FROM_LARGEST or POWER
+//   BS_NUMBERS       of x: Wide, BFloat16 or Float16
+//   BS_VALUES        numbers of a unit
+//   BS_THREADS       of a thread block
+#include "amax.cuh"
+#include "rows.cuh"
+#include "tensor_scale.cuh"
+
+struct Arguments {
+    Matrices x;  // [groups, n, k], 16-byte aligned rows
+    Rows rows;
+    u32 units;  // of those that share a tensor scale
+    u32* amax;  // [tensor scales], zeros
+    u32* arrivals;
+    float* out;  // [tensor scales]
+};
+
+constexpr int THREADS = BS_THREADS;
+
+// blockIdx.y: which tensor scale; blockIdx.x: which part of its numbers. The last block to arrive knows
+// the maximum of all.
+extern "C" __global__ void __launch_bounds__(THREADS) tensor_scale(const __grid_constant__ Arguments a) {
+    const u32 which = blockIdx.y + blockIdx.z * gridDim.y;
+    if (which * size_t(a.units) >= a.rows.units) return;
+    u32 largest = 0;
+    for (u32 unit = blockIdx.x * THREADS + threadIdx.x; unit < a.units; unit += gridDim.x * THREADS) {
+        const Place at = a.rows.place(which * a.units + unit);
+        largest = larger(largest, finite_amax<BS_NUMBERS, BS_VALUES>(a.x.row(at.group, at.row), at.unit));
+    }
+    largest = largest_of_all<THREADS>(largest);
+    if (threadIdx.x != 0) return;
+    if (gridDim.x > 1) {
+        atomicMax(a.amax + which, largest);
+        __threadfence();
+        if (atomicAdd(a.arrivals + which, 1u) != gridDim.x - 1) return;
+        __threadfence();
+        largest = atomicMax(a.amax + which, 0u);
+    }
+    a.out[which] = TensorScaleRule<BS_FORMAT, BS_TENSOR_SCALE>::of_amax(float_of(largest));
+}

@@ -1,0 +1,180 @@
+"""CUDA that gives the bits of the definition, packed as they are born. See cuda/quantize.cu."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor
+
+from blockscale.formats import CATALOGUE, Format
+from blockscale.kernels.cuda_format import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
+from blockscale.kernels.cuda_rows import (
+    MOST_UNITS,
+    NUMBERS,
+    PACKINGS,
+    THREADS,
+    Matrices,
+    Rows,
+    aligned,
+    blocked_matrices,
+    blocks_for,
+    matrices,
+    rows_of,
+)
+from blockscale.layouts import Layout, canonical
+from blockscale.numerics import rules_of
+from blockscale.problem import Kind, Problem, parse_kind
+from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+
+NAME = "sm80"
+
+
+class Arguments(Structure):
+    _fields_ = (
+        ("x", Matrices),
+        ("tensor_scale", Matrices),
+        ("codebook", c_void_p),
+        ("codes", Matrices),
+        ("scales", Matrices),
+        ("rows", Rows),
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    values: int  # of a lane
+    repeat: int  # units that a thread takes, one after the other
+
+    def __str__(self) -> str:
+        return f"{self.values} numbers to a lane, {self.repeat} times"
+
+
+def refuses(problem: Problem) -> str | None:
+    format, layout = problem.w_kind
+    if layout.codes not in PACKINGS or layout.scales not in ("rows", "blocked"):
+        return f"writes bits or planes, with scales in rows or blocked; not {layout}"
+    if problem.m * problem.k // _values(format, layout) > MOST_UNITS:
+        return f"counts to {MOST_UNITS}: {problem.m} x {problem.k} numbers are too many for a call"
+    return cuda_refusal(problem.target)
+
+
+def configs(problem: Problem) -> list[Config]:
+    values = _values(*problem.w_kind)
+    # A codebook's midpoints are found by every thread block anew: large calls have fewer of these.
+    return [Config(values, 4 if problem.m * problem.k // values >= 2**18 else 1)]
+
+
+def _values(format: Format, layout: Layout) -> int:
+    """Whole groups of the packing. Half a block of 32 keeps registers low, and rows of any k."""
+    least = 32 if layout.codes == "planes" else min(format.block, 16)
+    return max(least, format.block // 32)  # a warp holds the largest block
+
+
+def launch(
+    problem: Problem,
+    config: Config,
+    x: Tensor,  # [groups, n, k]
+    tensor_scale: Tensor | None,  # float32 [groups, n]
+    codebook: Tensor | None,  # float32 [2^bits]
+    codes: Tensor,
+    scale: Tensor,
+) -> None:
+    given = "GIVEN" if tensor_scale is not None else "NONE"
+    _launch(problem, config, given, x, tensor_scale, codebook, codes, scale)
+
+
+def launch_deriving(
+    problem: Problem,
+    config: Config,
+    x: Tensor,
+    tensor_scale: Tensor,  # float32 [groups, n]: written
+    codebook: Tensor | None,
+    codes: Tensor,
+    scale: Tensor,
+) -> None:
+    """Like `launch`, and chooses each row's tensor scale too: one kernel for activations."""
+    kind = TENSOR_SCALES[problem.w_kind.format.tensor_scale]
+    _launch(problem, config, kind, x, tensor_scale, codebook, codes, scale)
+
+
+def _launch(
+    problem: Problem,
+    config: Config,
+    tensor_scales: str,
+    x: Tensor,
+    tensor_scale: Tensor | None,
+    codebook: Tensor | None,
+    codes: Tensor,
+    scale: Tensor,
+) -> None:
+    format, layout = problem.w_kind
+    groups, n, k = x.shape
+    x = aligned(x)
+    table = None if codebook is None else codebook.contiguous()
+    blocks, units = k // format.block, k // config.values
+    if layout.scales == "blocked":
+        if n % 128 or blocks % 4:
+            scale.zero_()  # padding
+        scales = blocked_matrices(scale, blocks)
+    else:
+        scales = matrices(scale)
+    arguments = Arguments(
+        matrices(x),
+        matrices(tensor_scale),
+        None if table is None else table.data_ptr(),
+        matrices(codes),
+        scales,
+        rows_of(groups, n, units),
+    )
+    derived = tensor_scales not in ("NONE", "GIVEN")
+    grid = groups * n if derived else blocks_for(groups * n * units, config.repeat)
+    build = _build(problem.w, problem.rule, problem.x, tensor_scales, config.values)
+    kernel = function(build, x.device)
+    kernel.launch((grid, 1, 1), THREADS, 0, current_stream(x.device), arguments)
+
+
+@lru_cache(maxsize=1024)
+def _build(kind: str, rule: str, dtype: str, tensor_scales: str, values: int) -> Build:
+    format, layout = parse_kind(kind)
+    defines: dict[str, str | int] = {
+        "BS_FORMAT": cuda_format(format),
+        "BS_SEARCH": cuda_search(rule),
+        "BS_CARRY_FROM": carry_mantissa(format, rule),
+        "BS_TENSOR_SCALE": tensor_scales,
+        "BS_NUMBERS": NUMBERS[dtype],
+        "BS_PACKING": PACKINGS[layout.codes],
+        "BS_BLOCKED": int(layout.scales == "blocked"),
+        "BS_VALUES": values,
+        "BS_THREADS": THREADS,
+    }
+    return Build("quantize.cu", "quantize", tuple(defines.items()))
+
+
+def builds(problem: Problem) -> list[Build]:
+    """With a given tensor scale; and with a derived one, where x is quantised on the fly."""
+    format, values = problem.w_kind.format, configs(problem)[0].values
+    if not format.has_tensor_scale:
+        return [_build(problem.w, problem.rule, problem.x, "NONE", values)]
+    ways = ["GIVEN"] + ([TENSOR_SCALES[format.tensor_scale]] if problem.rule == "absmax" else [])
+    return [_build(problem.w, problem.rule, problem.x, way, values) for way in ways]
+
+
+def every_build(target: str) -> list[Build]:
+    found = []
+    for format in CATALOGUE.values():
+        for rule in rules_of(format):
+            problem = Problem(
+                verb="quantize",
+                m=1,
+                n=0,
+                k=format.block,
+                rule=rule,
+                x="bfloat16",
+                w=str(Kind(format, canonical(format))),
+                out="uint8",
+                target=target,
+            )
+            found += builds(problem)
+    return list(dict.fromkeys(found))  # some rules say the same

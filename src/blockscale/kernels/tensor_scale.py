@@ -1,0 +1,85 @@
+"""Tensor scales derived from the data, on a GPU by one kernel: see cuda/tensor_scale.cu."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_uint32, c_void_p
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import CATALOGUE, Format
+from blockscale.kernels.amax import row_amax
+from blockscale.kernels.cuda_format import TENSOR_SCALES, cuda_format
+from blockscale.kernels.cuda_rows import (
+    MOST_UNITS,
+    NUMBERS,
+    THREADS,
+    Matrices,
+    Rows,
+    aligned,
+    matrices,
+    rows_of,
+)
+from blockscale.numerics import tensor_scale_of
+from blockscale.problem import dtype_name
+from blockscale.runtime import target_of
+from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+
+_VALUES = 8  # of a lane: every k is a multiple
+_PART = 1 << 14  # units that a thread block looks at before another one helps
+_MOST_Y = 1 << 15  # thread blocks of a grid's second dimension
+
+
+class Arguments(Structure):
+    _fields_ = (
+        ("x", Matrices),
+        ("rows", Rows),
+        ("units", c_uint32),
+        ("amax", c_void_p),
+        ("arrivals", c_void_p),
+        ("out", c_void_p),
+    )
+
+
+def tensor_scales(x: Tensor, format: Format, per_row: bool) -> Tensor:
+    """x [groups, n, k] -> float32 [groups, n], or [groups] with one per matrix."""
+    groups, n, k = x.shape
+    target = target_of(x.device)
+    if target == "cpu" or cuda_refusal(target) is not None or x.numel() // _VALUES > MOST_UNITS:
+        amax = row_amax(x.reshape(groups * n, k)).reshape(groups, n)
+        return tensor_scale_of(amax if per_row else amax.amax(-1), format)
+    x = aligned(x)
+    count, units = (groups * n, k // _VALUES) if per_row else (groups, n * k // _VALUES)
+    parts = -(-units // _PART)
+    out = torch.empty(count, dtype=torch.float32, device=x.device)
+    shared = torch.zeros(2, count, dtype=torch.int32, device=x.device) if parts > 1 else None
+    arguments = Arguments(
+        matrices(x),
+        rows_of(groups, n, k // _VALUES),
+        units,
+        None if shared is None else shared[0].data_ptr(),
+        None if shared is None else shared[1].data_ptr(),
+        out.data_ptr(),
+    )
+    kernel = function(_build(format, dtype_name(x.dtype)), x.device)
+    grid = parts, min(count, _MOST_Y), -(-count // _MOST_Y)
+    kernel.launch(grid, THREADS, 0, current_stream(x.device), arguments)
+    return out.reshape(groups, n) if per_row else out
+
+
+@lru_cache(maxsize=256)
+def _build(format: Format, dtype: str) -> Build:
+    defines: dict[str, str | int] = {
+        "BS_FORMAT": cuda_format(format),
+        "BS_TENSOR_SCALE": TENSOR_SCALES[format.tensor_scale],
+        "BS_NUMBERS": NUMBERS[dtype],
+        "BS_VALUES": _VALUES,
+        "BS_THREADS": THREADS,
+    }
+    return Build("tensor_scale.cu", "tensor_scale", tuple(defines.items()))
+
+
+def every_build(target: str) -> list[Build]:
+    formats = [format for format in CATALOGUE.values() if format.has_tensor_scale]
+    return [_build(format, dtype) for format in formats for dtype in NUMBERS]

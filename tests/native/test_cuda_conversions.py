@@ -1,0 +1,160 @@
+"""The arithmetic of the CUDA conversions, compiled for the host, has the bits of the definition."""
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from blockscale.formats import NVFP4
+from blockscale.kernels.cuda_format import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
+from blockscale.numerics import dequantize_rows, quantize_rows, rules_of, tensor_scale_of
+from blockscale.runtime.cuda import FOLDER
+from hard_inputs import DTYPES, EVERY, any_bits, columns, hard_rows, row_scales
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+SOURCE = Path(__file__).parent / "cuda_conversions.cpp"
+FORMATS = [each for each in EVERY if each.block <= 1024]  # larger blocks take long to compile
+SCALED = [each for each in FORMATS if each.has_tensor_scale]
+BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+@cache
+def conversions(format):
+    return Conversions(format)
+
+
+class Conversions:
+    """The compiled functions for one format."""
+
+    def __init__(self, format):
+        rules = [f"RULE({cuda_search(r)},{carry_mantissa(format, r)})" for r in rules_of(format)]
+        definitions = {
+            "FORMAT": cuda_format(format),
+            "RULES": ",".join(rules),
+            "TENSOR_SCALE": TENSOR_SCALES.get(format.tensor_scale, "NONE"),
+        }
+        defined = [f"-D{name}={value}" for name, value in definitions.items()]
+        with tempfile.TemporaryDirectory() as folder:
+            library = f"{folder}/conversions.so"
+            subprocess.run(
+                ["c++", "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-Wall",
+                 "-Werror", "-Wno-unknown-pragmas", f"-I{FOLDER}", *defined, SOURCE, "-o", library],
+                check=True,
+            )  # fmt: skip
+            self.library = ctypes.CDLL(library)
+        self.format = format
+        self.codebook = torch.tensor(format.codebook) if format.is_codebook else None
+
+    def call(self, name, *arguments):
+        given = [
+            ctypes.c_void_p(each.data_ptr() if isinstance(each, torch.Tensor) else each)
+            if each is None or isinstance(each, torch.Tensor)
+            else ctypes.c_int64(each)
+            for each in arguments
+        ]
+        getattr(self.library, name)(*given)
+
+    def quantize(self, x, rule, tensor_scale):  # [rows, k], float32 [rows] or None
+        rows, blocks = len(x), x.shape[1] // self.format.block
+        each = torch.ones(rows) if tensor_scale is None else tensor_scale
+        codes = torch.empty(x.shape, dtype=torch.uint8)
+        scale = torch.empty(rows, blocks, dtype=torch.int32)
+        index = rules_of(self.format).index(rule)
+        each = each.repeat_interleave(blocks)
+        wide = x.float().contiguous()
+        self.call("quantize_blocks", index, wide, each, self.codebook, rows * blocks, codes, scale)
+        stored = scale.view(torch.uint8).reshape(rows, blocks, 4)
+        return codes, stored[..., : self.format.scale.bits // 8].flatten(1)
+
+    def check_quantize(self, x, tensor_scale):
+        for rule in rules_of(self.format):
+            expected = quantize_rows(x, self.format, rule, tensor_scale, self.codebook)
+            for name, a, b in zip(
+                ("codes", "scale"), self.quantize(x, rule, tensor_scale), expected, strict=True
+            ):
+                where = (a != b).nonzero()
+                assert not len(where), f"{rule} {name}: {len(where)} differ, first {where[0]}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_quantize_has_the_bits_of_the_definition(format, dtype):
+    x = hard_rows(format, columns(format)).to(dtype)
+    for tensor_scale in row_scales(format, x):
+        conversions(format).check_quantize(x[0], None if tensor_scale is None else tensor_scale[0])
+
+
+def beside_boundaries(format, divisors, k):
+    """Quotients at and a few float32 beside the boundaries; each block's amax asks for scale 1."""
+    bounds = torch.tensor(format.element.boundaries, dtype=torch.float64)
+    chosen = bounds[torch.randint(len(bounds), (len(divisors), k))]
+    x = (chosen * divisors[:, None].double()).float()
+    x = (x.view(torch.int32) + torch.randint(-3, 4, x.shape, dtype=torch.int32)).view(torch.float32)
+    largest = (format.element.max * divisors.double()).float()[:, None]
+    return torch.where(torch.arange(k) % format.block == 0, largest, x.clamp(-largest, largest))
+
+
+@pytest.mark.parametrize("format", SCALED, ids=str)
+def test_quotients_beside_a_boundary_are_on_their_side(format):
+    """Mantissas near multiples of a power of two too, where a product with a reciprocal errs."""
+    rows = 400
+    mantissa = torch.randint(1 << 23, (rows,), dtype=torch.int32)
+    step = 1 << (23 - getattr(format.element, "mantissa", 1))
+    near = mantissa // step * step + torch.randint(-20, 21, (rows,), dtype=torch.int32)
+    mantissa[::2] = near[::2].clamp(0, (1 << 23) - 1)
+    exponent = torch.randint(127 - 40, 127 + 40, (rows,), dtype=torch.int32)
+    divisors = (exponent << 23 | mantissa).view(torch.float32)
+    x = beside_boundaries(format, divisors, 2 * max(format.block, 32))
+    conversions(format).check_quantize(x, divisors)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_dequantize_has_the_bits_of_the_definition(format):
+    compiled, pairs = conversions(format), 1 << 14
+    codes = torch.randint(1 << format.element.bits, (pairs, 2), dtype=torch.uint8)
+    scale = any_bits(pairs) if format.scale.bits == 32 else torch.arange(pairs) % 256
+    scale = scale.view(torch.int32) if format.scale.bits == 32 else scale.to(torch.int32)
+    each = any_bits(pairs).abs().nan_to_num(1.0, 1.0).clamp(2.0**-149)
+    if not format.has_tensor_scale:
+        each = torch.ones(pairs)
+    out = [torch.empty(pairs, 2, dtype=dtype) for dtype in DTYPES]
+    compiled.call("dequantize_pairs", codes, scale, each, compiled.codebook, pairs, *out)
+    narrow = format.replace(block=8)  # a pair, repeated, is a block
+    stored = scale.view(torch.uint8).reshape(pairs, 4)[:, : format.scale.bits // 8]
+    tensor_scale = each if format.has_tensor_scale else None
+    for got in out:
+        expected = dequantize_rows(
+            codes.repeat(1, 4), stored, narrow, tensor_scale, compiled.codebook, got.dtype
+        )
+        assert torch.equal(got.view(BITS[got.dtype]), expected[:, :2].view(BITS[got.dtype]))
+
+
+@pytest.mark.parametrize("format", SCALED, ids=str)
+def test_tensor_scales_have_the_bits_of_the_definition(format):
+    largest = torch.cat(
+        [any_bits(1 << 14).abs(), (torch.arange(-149, 128)).double().exp2().float()]
+    )
+    edges = torch.tensor([0.0, 16 * format.scale.smallest_normal, format.scale.max])
+    edges = torch.cat([edges, edges * format.element.max])
+    beside = [edges.nextafter(torch.tensor(to)) for to in (0.0, torch.inf)]
+    amax = torch.cat([largest[largest.isfinite()], edges, *beside])
+    out = torch.empty_like(amax)
+    conversions(format).call("tensor_scales", amax, len(amax), out)
+    expected = tensor_scale_of(amax.view(torch.int32), format)
+    assert torch.equal(out.view(torch.int32), expected.view(torch.int32))
+
+
+def test_short_floats_are_widened_exactly():
+    every = torch.arange(-(2**15), 2**15).to(torch.int16)
+    out = [torch.empty(len(every)) for _ in range(2)]
+    conversions(NVFP4).call("widen", every, every, len(every), *out)
+    for got, dtype in zip(out, (torch.bfloat16, torch.float16), strict=True):
+        expected = every.view(dtype).float()
+        numbers = ~expected.isnan()
+        assert torch.equal(got.isnan(), ~numbers)
+        assert torch.equal(got[numbers].view(torch.int32), expected[numbers].view(torch.int32))
