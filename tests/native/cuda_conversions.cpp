@@ -29,30 +29,42 @@ struct Tables<Codebook<BITS>> {
     float value(u32 code) const { return encoder.value(code); }
 };
 
+using Block = BlockNumbers<Kind, Kind::BLOCK>;
+
+template <class Numbers>
+Block read(const void* x, int64_t block) {
+    Run<Numbers, Kind::BLOCK> run;
+    std::memcpy(run.words, static_cast<const char*>(x) + block * run.BYTES, run.BYTES);
+    return Block(run, 0);
+}
+
 template <Search SEARCH, u32 CARRY_FROM>
-void quantize(const float* x, const float* tensor_scale, const float* codebook, int64_t blocks,
-              uint8_t* codes, uint32_t* scales) {
+void quantize(int64_t dtype, const void* x, const float* tensor_scale, const float* codebook,
+              int64_t blocks, uint8_t* codes, uint32_t* scales) {
     const Tables<Kind::Element> tables(codebook);
     using Rule = ScaleRule<Kind, CARRY_FROM>;
-    for (int64_t b = 0; b < blocks; ++b, x += Kind::BLOCK, codes += Kind::BLOCK) {
-        float values[Kind::BLOCK];
-        std::memcpy(values, x, sizeof values);
+    const auto read_block = dtype == 0 ? read<Wide> : dtype == 1 ? read<BFloat16> : read<Float16>;
+    for (int64_t b = 0; b < blocks; ++b, codes += Kind::BLOCK) {
+        const Block numbers = read_block(x, b);
         const BlockQuantizer<Kind, Rule, SEARCH, Kind::BLOCK, decltype(tables.encoder)> block(
-            values, tensor_scale[b], tables.encoder);
-        block.codes([&](int i, u32 code) { codes[i] = uint8_t(code); });
+            numbers, tensor_scale[b], tables.encoder);
+        block.codes([&](int i, u32 even, u32 odd) {
+            codes[i] = uint8_t(even >> tables.encoder.SHIFT);
+            codes[i + 1] = uint8_t(odd >> tables.encoder.SHIFT);
+        });
         scales[b] = block.scale();
     }
 }
 
 #define RULE(search, carry_from) quantize<search, carry_from>
 
-using Quantize = void (*)(const float*, const float*, const float*, int64_t, uint8_t*, uint32_t*);
+using Quantize = void (*)(int64_t, const void*, const float*, const float*, int64_t, uint8_t*, uint32_t*);
 
-extern "C" void quantize_blocks(int rule, const float* x, const float* tensor_scale,
+extern "C" void quantize_blocks(int64_t rule, int64_t dtype, const void* x, const float* tensor_scale,
                                 const float* codebook, int64_t blocks, uint8_t* codes,
                                 uint32_t* scales) {
     static const Quantize rules[] = {RULES};
-    rules[rule](x, tensor_scale, codebook, blocks, codes, scales);
+    rules[rule](dtype, x, tensor_scale, codebook, blocks, codes, scales);
 }
 
 // Each pair of codes with a scale of its own; the three dtypes one after the other.

@@ -65,9 +65,9 @@ class Conversions:
         codes = torch.empty(x.shape, dtype=torch.uint8)
         scale = torch.empty(rows, blocks, dtype=torch.int32)
         index = rules_of(self.format).index(rule)
-        each = each.repeat_interleave(blocks)
-        wide = x.float().contiguous()
-        self.call("quantize_blocks", index, wide, each, self.codebook, rows * blocks, codes, scale)
+        each, dtype = each.repeat_interleave(blocks), DTYPES.index(x.dtype)
+        numbers = [x.contiguous(), each, self.codebook]
+        self.call("quantize_blocks", index, dtype, *numbers, rows * blocks, codes, scale)
         stored = scale.view(torch.uint8).reshape(rows, blocks, 4)
         return codes, stored[..., : self.format.scale.bits // 8].flatten(1)
 

@@ -4,27 +4,23 @@
 #include "memory.cuh"
 #include "numbers.cuh"
 
-// COUNT adjacent numbers of a row.
-template <class Numbers, int COUNT>
-class Run {
- public:
-    EXACT Run(const u8* row, u32 unit) {
-        load_bytes<COUNT * Numbers::BYTES>(words_, row + size_t(unit) * (COUNT * Numbers::BYTES));
-    }
-    EXACT float operator[](int index) const { return Numbers::get(words_, index); }
-
- private:
-    u32 words_[COUNT * Numbers::BYTES / 4];
-};
+template <class Run>
+EXACT Run load_run(const u8* row, u32 unit) {
+    Run run;
+    load_bytes<Run::BYTES>(run.words, row + size_t(unit) * Run::BYTES);
+    return run;
+}
 
 template <class Numbers, int COUNT>
 EXACT u32 finite_amax(const u8* row, u32 unit) {
-    const Run<Numbers, COUNT> run(row, unit);
-    u32 largest = 0;
+    const auto run = load_run<Run<Numbers, COUNT>>(row, unit);
+    u32 largest = run.largest(0, COUNT);
+    if (largest < INFINITE_BITS) return largest;
+    largest = 0;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
-        const u32 bits = bits_of(run[i]) & 0x7fffffffu;
-        largest = larger(largest, bits < INFINITE_BITS ? bits : 0u);
+        const u32 bits = bits_of(magnitude(run[i]));
+        if (bits < INFINITE_BITS) largest = larger(largest, bits);
     }
     return largest;
 }

@@ -7,6 +7,7 @@ struct Codebook {
     static constexpr bool IS_FLOAT = false;
     static constexpr int COUNT = 1 << BITS, MAX_EXPONENT = 0;
     static constexpr float MAX = 1.0f;
+    static EXACT float saturated(float x) { return x; }  // the search for a code ends by itself
 };
 
 // A tensor's own codebook, where lanes look things up: in shared memory.
@@ -28,6 +29,8 @@ class Table {
         }
     }
 
+    static constexpr int SHIFT = 0;  // where a code stands in what shifted_code gives
+    EXACT u32 shifted_code(float x) const { return code(x); }
     EXACT u32 code(float x) const {
         u32 code = 0;
 #pragma unroll

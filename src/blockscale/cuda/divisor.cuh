@@ -43,6 +43,13 @@ class Divisor {
                (divisor_ <= power_of_two(20) && smallest(x) >= power_of_two(-100));
     }
 
+    // Whether no quotient needs to be made smaller for its element.
+    EXACT bool fits(float amax) const {
+        if constexpr (!Element::IS_FLOAT) return true;
+        else if constexpr (Format::POWER_OF_TWO) return false;  // in many blocks one does
+        else return product(amax, inverse_) < Element::KEPT;
+    }
+
     EXACT float quick(float x) const {
         if constexpr (Format::POWER_OF_TWO) return product(x, inverse_);
         if constexpr (Element::IS_FLOAT) return fused(x, inverse_, product(x, rest_));

@@ -23,6 +23,25 @@ EXACT double sum(double a, double b) { return __dadd_rn(a, b); }
 EXACT double product(double a, double b) { return __dmul_rn(a, b); }
 EXACT float float_below(double x) { return __double2float_rd(x); }
 EXACT float smaller(float a, float b) { return fminf(a, b); }
+// Where shifts and sums of integers would wait for each other, products have units of their own.
+EXACT u32 multiply_add(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+EXACT float magnitude(float x) { return fabsf(x); }
+
+// Of both halves, which are not negative; NaN is the largest.
+EXACT u32 largest_bfloat16(u32 a, u32 b) {
+    u32 d;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+EXACT u32 largest_float16(u32 a, u32 b) {
+    u32 d;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
 
 // The same number in another lane of the warp.
 template <class T>
@@ -60,6 +79,14 @@ EXACT float float_below(double x) {
     return double(near) <= x ? near : std::nextafterf(near, -INFINITY);
 }
 EXACT float smaller(float a, float b) { return std::fmin(a, b); }
+EXACT u32 multiply_add(u32 a, u32 b, u32 c) { return a * b + c; }
+EXACT float magnitude(float x) { return std::fabs(x); }
+EXACT u32 largest_halves(u32 a, u32 b) {
+    const u32 low = (a & 0xffffu) > (b & 0xffffu) ? a : b, high = a >> 16 > b >> 16 ? a : b;
+    return (low & 0xffffu) | (high & 0xffff0000u);
+}
+EXACT u32 largest_bfloat16(u32 a, u32 b) { return largest_halves(a, b); }
+EXACT u32 largest_float16(u32 a, u32 b) { return largest_halves(a, b); }
 template <class T>
 EXACT T across(T value, int) {
     return value;  // a block has one lane here
@@ -70,7 +97,6 @@ EXACT bool any_lane(bool value) { return value; }
 
 constexpr u32 INFINITE_BITS = 0x7f800000u, NAN_BITS = 0x7fc00000u;
 
-EXACT float magnitude(float x) { return float_of(bits_of(x) & 0x7fffffffu); }
 EXACT u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 EXACT u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 

@@ -10,6 +10,11 @@ struct Wide {
 
     static EXACT float get(const u32* words, int index) { return float_of(words[index]); }
 
+    // Magnitudes of a word, in the order of integers: their maximum is exact, NaN the largest of all.
+    static EXACT u32 sizes(u32 word) { return word & 0x7fffffffu; }
+    static EXACT u32 largest(u32 a, u32 b) { return larger(a, b); }
+    static EXACT u32 float32_bits(u32 sizes) { return sizes; }
+
     static EXACT void put_pair(u32* words, int index, float even, float odd) {
         words[index] = is_nan(even) ? NAN_BITS : bits_of(even);
         words[index + 1] = is_nan(odd) ? NAN_BITS : bits_of(odd);
@@ -22,6 +27,10 @@ struct BFloat16 {
     static EXACT float get(const u32* words, int index) {
         return float_of(index % 2 ? words[index / 2] & 0xffff0000u : words[index / 2] << 16);
     }
+
+    static EXACT u32 sizes(u32 word) { return word & 0x7fff7fffu; }
+    static EXACT u32 largest(u32 a, u32 b) { return largest_bfloat16(a, b); }
+    static EXACT u32 float32_bits(u32 sizes) { return larger(sizes & 0xffff0000u, sizes << 16); }
 
     static EXACT void put_pair(u32* words, int index, float even, float odd) {
         words[index / 2] = rounded(even) >> 16 | (rounded(odd) & 0xffff0000u);
@@ -45,6 +54,13 @@ struct Float16 {
         return float_of(sign | (shifted >= 0x0f800000u ? shifted | INFINITE_BITS : bits_of(value)));
     }
 
+    static EXACT u32 sizes(u32 word) { return word & 0x7fff7fffu; }
+    static EXACT u32 largest(u32 a, u32 b) { return largest_float16(a, b); }
+    static EXACT u32 float32_bits(u32 sizes) {
+        const u32 one = larger(sizes >> 16, sizes & 0xffffu);
+        return bits_of(get(&one, 0));
+    }
+
     static EXACT void put_pair(u32* words, int index, float even, float odd) {
         words[index / 2] = rounded(even) | rounded(odd) << 16;
     }
@@ -57,5 +73,28 @@ struct Float16 {
         const u32 tiny = bits_of(float_of(size) + aligner) - bits_of(aligner);
         const u32 normal = (size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13;
         return is_nan(x) ? 0x7e00u : sign | (size < 0x38800000u ? tiny : normal);
+    }
+};
+
+// COUNT adjacent numbers of a row, as they lie in memory.
+template <class Numbers, int COUNT>
+struct Run {
+    static constexpr int BYTES = COUNT * Numbers::BYTES, IN_WORD = 4 / Numbers::BYTES;
+    u32 words[BYTES / 4];
+
+    EXACT float operator[](int index) const { return Numbers::get(words, index); }
+
+    // The bits of the largest magnitude as a float32, of `count` numbers in whole words.
+    EXACT u32 largest(int first, int count) const {
+        u32 sizes = 0;
+#pragma unroll
+        for (int i = first / IN_WORD; i < (first + count) / IN_WORD; ++i)
+            sizes = Numbers::largest(sizes, Numbers::sizes(words[i]));
+        return Numbers::float32_bits(sizes);
+    }
+
+    EXACT void clear(int first, int count) {
+#pragma unroll
+        for (int i = first / IN_WORD; i < (first + count) / IN_WORD; ++i) words[i] = 0;
     }
 };

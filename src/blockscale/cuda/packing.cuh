@@ -32,6 +32,19 @@ class Packed {
         }
     }
 
+    // Two codes, at bit SHIFT and above: moved together where a word has room for both.
+    template <int SHIFT>
+    EXACT void put_pair(int index, u32 even, u32 odd) {
+        if constexpr (PACKING == BIT_STREAM && SHIFT + 2 * BITS <= 32 && 16 % BITS == 0) {
+            const u32 pair = multiply_add(odd, 1u << BITS, even) >> SHIFT;
+            u32& word = words_[index * BITS / 32];
+            word = multiply_add(pair, 1u << index * BITS % 32, word);
+        } else {
+            put(index, even >> SHIFT);
+            put(index + 1, odd >> SHIFT);
+        }
+    }
+
     EXACT u32* words() { return words_; }
 
  private:

@@ -69,15 +69,15 @@ EXACT void write_scale(const Arguments& a, const Place& at, u32 block, u32 scale
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
 EXACT void quantize_unit(const Arguments& a, const Encoder& encoder, const Place& at,
                          float tensor_scale, bool writes) {
-    const Run<Numbers, VALUES> run(a.x.row(at.group, at.row), at.unit);
+    auto run = load_run<Run<Numbers, VALUES>>(a.x.row(at.group, at.row), at.unit);
     Packed<Kind::BITS, BS_PACKING, VALUES> packed;
 #pragma unroll
     for (int first = 0; first < VALUES; first += PART) {
-        float x[PART];
-#pragma unroll
-        for (int i = 0; i < PART; ++i) x[i] = run[first + i];
-        const BlockQuantizer<Kind, Rule, BS_SEARCH, PART, Encoder> block(x, tensor_scale, encoder);
-        block.codes([&](int i, u32 code) { packed.put(first + i, code); });
+        const BlockNumbers<Kind, PART> numbers(run, first);
+        const BlockQuantizer<Kind, Rule, BS_SEARCH, PART, Encoder> block(numbers, tensor_scale, encoder);
+        block.codes([&](int i, u32 even, u32 odd) {
+            packed.template put_pair<Encoder::SHIFT>(first + i, even, odd);
+        });
         if (writes && threadIdx.x % LANES == 0)
             write_scale(a, at, (at.unit * VALUES + first) / Kind::BLOCK, block.scale());
     }

@@ -14,8 +14,50 @@ enum Search { FROM_AMAX, NEIGHBOURS, FOUR_OVER_SIX };
 template <class Element>
 struct FloatEncoder {
     static constexpr bool ordinary = true;
-    static EXACT u32 code(float x) { return Element::code(x); }
+    static constexpr int SHIFT = Element::LOST;
+    static EXACT u32 shifted_code(float x) { return Element::shifted_code(x); }
     static EXACT float nearest(float x) { return Element::nearest(x); }
+};
+
+// A lane's numbers of one block: finite, or infinities that saturate.
+template <class Format, int VALUES>
+struct BlockNumbers {
+    static constexpr int LANES = Format::BLOCK / VALUES;
+    float x[VALUES], amax;
+    bool lost;  // there is a NaN or an infinity, and the scale can tell
+
+    // Of a run that holds more: those from `first` on. Lost blocks become zeros in the run too.
+    template <class Run>
+    EXACT BlockNumbers(Run& run, int first) {
+        u32 largest = across_block(run.largest(first, VALUES));
+        lost = Format::HAS_NAN && largest >= INFINITE_BITS;
+        if (lost) {
+            run.clear(first, VALUES);
+            largest = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) x[i] = run[first + i];
+        if (!Format::HAS_NAN && any_lane(largest > INFINITE_BITS)) largest = without_nan();
+        amax = float_of(largest);
+    }
+
+ private:
+    static EXACT u32 across_block(u32 largest) {
+#pragma unroll
+        for (int i = 1; i < LANES; i *= 2) largest = larger(largest, across(largest, i));
+        return largest;
+    }
+
+    // Where a scale cannot tell, NaN counts as zero.
+    EXACT u32 without_nan() {
+        u32 largest = 0;
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+            if (bits_of(magnitude(x[i])) > INFINITE_BITS) x[i] = 0.0f;
+            largest = larger(largest, bits_of(magnitude(x[i])));
+        }
+        return across_block(largest);
+    }
 };
 
 template <class Format, class Rule, Search SEARCH, int VALUES, class Encoder>
@@ -25,9 +67,10 @@ class BlockQuantizer {
     using Scale = typename Format::Scale;
     static constexpr int LANES = Format::BLOCK / VALUES;
 
-    EXACT BlockQuantizer(float (&x)[VALUES], float tensor_scale, const Encoder& encoder)
-        : x_(x), tensor_scale_(tensor_scale), encoder_(encoder) {
-        find_amax();
+    EXACT BlockQuantizer(const BlockNumbers<Format, VALUES>& numbers, float tensor_scale,
+                         const Encoder& encoder)
+        : x_(numbers.x), amax_(numbers.amax), lost_(numbers.lost), tensor_scale_(tensor_scale),
+          encoder_(encoder) {
         scale_ = Rule::of_amax(amax_, tensor_scale_);
         if constexpr (SEARCH != FROM_AMAX) search();
     }
@@ -38,52 +81,43 @@ class BlockQuantizer {
         return Format::WIDE_SCALE ? bits_of(scale_.value) : scale_.code;
     }
 
-    // put(i, code) for each number.
+    // put(i, a, b) for each pair: the codes of numbers i and i + 1, at bit Encoder::SHIFT and above.
     template <class Put>
     EXACT void codes(Put put) const {
         float quotients[VALUES];
         divide(scale_, quotients);
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-            u32 code = encoder_.code(quotients[i]);
-            if constexpr (Element::IS_FLOAT)
-                code |= bits_of(x_[i]) >> 31 << Element::MAGNITUDE_BITS;  // of zeros too
-            put(i, code);
-        }
+        for (int i = 0; i < VALUES; i += 2)
+            put(i, signed_code(i, quotients[i]), signed_code(i + 1, quotients[i + 1]));
     }
 
  private:
-    // Also makes zeros of blocks that cannot be quantised, or of what counts as zero.
-    EXACT void find_amax() {
-        u32 largest = 0;
-#pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-            const u32 bits = bits_of(x_[i]) & 0x7fffffffu;
-            if (!Format::HAS_NAN && bits > INFINITE_BITS) x_[i] = 0.0f;  // infinity saturates
-            else largest = larger(largest, bits);
-        }
-#pragma unroll
-        for (int i = 1; i < LANES; i *= 2) largest = larger(largest, across(largest, i));
-        lost_ = Format::HAS_NAN && largest >= INFINITE_BITS;
-        if (lost_) {
-            largest = 0;
-#pragma unroll
-            for (int i = 0; i < VALUES; ++i) x_[i] = 0.0f;
-        }
-        amax_ = float_of(largest);
+    EXACT u32 signed_code(int i, float quotient) const {
+        const u32 code = encoder_.shifted_code(quotient);
+        if constexpr (Element::IS_FLOAT)  // of zeros too
+            return multiply_add(bits_of(x_[i]) >> 31, 1u << (Encoder::SHIFT + Element::MAGNITUDE_BITS), code);
+        else
+            return code;
     }
 
     // What is divided: floats keep their sign apart.
     EXACT float part(int i) const { return Element::IS_FLOAT ? magnitude(x_[i]) : x_[i]; }
 
+    // Saturated. Three ways, so that what nearly all blocks take is short.
     EXACT void divide(const BlockScale& scale, float (&quotients)[VALUES]) const {
         const Divisor<Format> divisor(scale.value, tensor_scale_);
-        if (encoder_.ordinary && divisor.is_quick(x_, amax_)) {
+        const bool quick = encoder_.ordinary && divisor.is_quick(x_, amax_);
+        if (quick && divisor.fits(amax_)) {
 #pragma unroll
             for (int i = 0; i < VALUES; ++i) quotients[i] = divisor.quick(part(i));
+        } else if (quick) {
+#pragma unroll
+            for (int i = 0; i < VALUES; ++i)
+                quotients[i] = Element::saturated(divisor.quick(part(i)));
         } else {
 #pragma unroll
-            for (int i = 0; i < VALUES; ++i) quotients[i] = divisor.careful(part(i));
+            for (int i = 0; i < VALUES; ++i)
+                quotients[i] = Element::saturated(divisor.careful(part(i)));
         }
     }
 
@@ -150,12 +184,15 @@ class BlockQuantizer {
         float errors[2] = {0.0f, 0.0f};
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
-            const float off = fused(-encoder_.nearest(divisor.quick(part(i))), d, part(i));
+            const float quotient = divisor.quick(part(i));
+            const float kept = SEARCH == FOUR_OVER_SIX ? quotient : Element::saturated(quotient);
+            const float off = fused(-encoder_.nearest(kept), d, part(i));
             errors[i % 2] = fused(off, off, errors[i % 2]);
         }
         float error = errors[0] + errors[1];
         const bool known = encoder_.ordinary && divisor.is_quick(x_, amax_) && amax_ <= power_of_two(60) &&
-                           d >= power_of_two(-50) && d <= power_of_two(50);
+                           d >= power_of_two(-50) && d <= power_of_two(50) &&
+                           (SEARCH != FOUR_OVER_SIX || divisor.fits(amax_));
         if (!known) error = float_of(NAN_BITS);
 #pragma unroll
         for (int i = 1; i < LANES; i *= 2) error += across(error, i);
@@ -191,7 +228,7 @@ class BlockQuantizer {
     template <int FIRST, int COUNT>
     EXACT double sum_of_squares(const BlockScale& scale, const Divisor<Format>& divisor) const {
         if constexpr (COUNT == 1) {
-            const float value = encoder_.nearest(divisor.careful(part(FIRST)));
+            const float value = encoder_.nearest(Element::saturated(divisor.careful(part(FIRST))));
             const float decoded = product(product(value, scale.value), tensor_scale_);
             const double off = difference(double(part(FIRST)), double(decoded));
             return product(off, off);
@@ -201,10 +238,10 @@ class BlockQuantizer {
         }
     }
 
-    float (&x_)[VALUES];  // finite, or infinities that saturate
+    const float (&x_)[VALUES];
+    const float amax_;
+    const bool lost_;
     const float tensor_scale_;
     const Encoder& encoder_;
-    float amax_;
-    bool lost_;  // there is a NaN or an infinity, and the scale can tell
     BlockScale scale_;
 };

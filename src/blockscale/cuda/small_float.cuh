@@ -33,21 +33,33 @@ struct SmallFloat {
         return value;
     }
 
-    // The nearest of the values: a sum with a large enough power of two leaves no bits below the
-    // last one. There is no NaN; larger numbers become the largest.
+    // Numbers up to here round to the largest at most; larger ones must be made smaller.
+    static constexpr float KEPT = MAX + 0.49f * power_of_two(MAX_EXPONENT - MANTISSA);
+    static EXACT float saturated(float x) { return smaller(x, MAX); }
+
+    // The nearest of the values to a number up to KEPT: a sum with a large enough power of two leaves
+    // no bits below the last one.
     static EXACT float nearest(float x) {
         if constexpr (MANTISSA == 0) {
-            return decode(code(x));
+            return decode(code_of_power(x));
         } else {
-            const float kept = smaller(x, MAX), anchor = binade(kept);
-            return fused(anchor, -power_of_two(LOST), fused(anchor, power_of_two(LOST), kept));
+            const float anchor = float_of(larger(bits_of(x) & INFINITE_BITS, FIRST_NORMAL));
+            return fused(anchor, -power_of_two(LOST), fused(anchor, power_of_two(LOST), x));
         }
     }
 
-    // Its code.
+    // Its code, at bit LOST and above: again the fields are right but for the bias.
+    static EXACT u32 shifted_code(float x) {
+        if constexpr (MANTISSA == 0)
+            return code_of_power(x) << LOST;
+        else
+            return bits_of(product(nearest(x), power_of_two(BIAS - 127)));
+    }
+
+    // The code of any number.
     static EXACT u32 code(float x) {
-        const float kept = smaller(x, MAX);
-        const u32 rounded = MANTISSA == 0 ? code_of_power(kept) : code_of_sum(kept);
+        const float kept = saturated(x);
+        const u32 rounded = shifted_code(kept) >> LOST;
         if constexpr (CARRIES) return rounded;
         const u32 bits = bits_of(kept);
         const u32 field = bits < FIRST_NORMAL ? 0 : ((bits - FIRST_NORMAL) >> 23) + 1;
@@ -55,17 +67,6 @@ struct SmallFloat {
     }
 
  private:
-    // The power of two below x, or the smallest normal one.
-    static EXACT float binade(float x) {
-        return float_of(larger(bits_of(x) & INFINITE_BITS, FIRST_NORMAL));
-    }
-
-    static EXACT u32 code_of_sum(float x) {
-        const float anchor = binade(x);
-        const u32 steps = bits_of(fused(anchor, power_of_two(LOST), x)) - bits_of(anchor);
-        return steps + (bits_of(anchor) >> LOST) - (u32(LOST) << 23) - (FIRST_NORMAL >> LOST);
-    }
-
     // Without mantissa, the parity of a code is that of the exponent, which a sum does not know.
     static EXACT u32 code_of_power(float x) {
         const u32 bits = bits_of(x), code = ((bits - FIRST_NORMAL) >> 23) + 1;

@@ -62,7 +62,11 @@ def refuses(problem: Problem) -> str | None:
 
 
 def configs(problem: Problem) -> list[Config]:
-    return [Config(4 if problem.m * problem.k >= 2**20 else 1)]
+    return [_config(problem.m * problem.k)]
+
+
+def _config(numbers: int) -> Config:
+    return Config(4 if numbers >= 2**20 else 1)
 
 
 def launch(
@@ -71,13 +75,14 @@ def launch(
     parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
     out: Tensor,  # [groups, n, k]
 ) -> None:
-    decode(problem.w, config, parts, out)
+    decode(problem.w, parts, out)
 
 
-def decode(kind: str, config: Config, parts: Parts, out: Tensor) -> None:
+def decode(kind: str, parts: Parts, out: Tensor) -> None:
     """Rows of any panel: parts and out may be views of a part of all rows."""
     format, layout = parse_kind(kind)
     groups, n, k = out.shape
+    config = _config(groups * n * k)
     codes = parts.codes if parts.codes.stride(-1) == 1 else parts.codes.contiguous()
     scale = parts.scale if parts.scale.stride(-1) == 1 else parts.scale.contiguous()
     table = None if parts.codebook is None else parts.codebook.contiguous()
