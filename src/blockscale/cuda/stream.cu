@@ -69,7 +69,7 @@ constexpr int SUMS = COLUMNS == 1 ? 2 : 4;  // running sums of a lane, of one ti
 
 // NVFP4: a weight has 2 significant bits, its scale 4. As bits of a 16-bit float, weights are 2^-LIFT of
 // themselves; scales are multiplied by as much of that as their largest leaves room for, sums by the rest.
-constexpr bool SCALES_WEIGHTS = SPREAD == 1 && ELEMENT == E2M1 && SCALE == UE4M3;
+constexpr bool SCALES_WEIGHTS = SPREAD == 1 && ELEMENT == E2M1 && SCALE == UE4M3 && BLOCK == 16;
 constexpr float SCALE_LIFT = X::is_bfloat16 ? 0x1p118f : 1.0f;
 constexpr float SUM_LIFT = !SCALES_WEIGHTS ? 1.0f : X::is_bfloat16 ? 0x1p8f : 0x1p14f;
 
@@ -439,6 +439,17 @@ struct Warp {
         }
     }
 
+    // The first codes and scales, while the kernel before may still run.
+    BS_DEVICE void prefetch_weights(int first, int end) const {
+        if (k_warp || lane >= TILES) return;
+        constexpr int MOST = 16384 / CODE_BYTES;  // chunks
+        const int units = (a.k + 63) / 64, chunks = min(end - first, MOST);
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+            if (i == lane)
+                prefetch(codes_from[i] - 16 * lane, min(units - first * UNITS, chunks * UNITS) * 128 * BITS);
+    }
+
     // --- all chunks of this warp ------------------------------------------------------------
 
     BS_DEVICE void run(int first, int end, int columns, u32 zeros) {
@@ -448,21 +459,7 @@ struct Warp {
             for (int b = 0; b < B_TILES; b++)
 #pragma unroll
                 for (int j = 0; j < SUMS; j++) sums[i][b][j] = 0.0f;
-        // Weights do not depend on the kernel before: their copies start ahead of it.
-        const int begin = next;
-        for (int i = 0; i < STAGES - 1; i++) {
-            if (next < end)
-                is_whole() ? copy_weights<true>(shared + i * STAGE_BYTES)
-                           : copy_weights<false>(shared + i * STAGE_BYTES);
-            next += K_WARPS;
-        }
-        wait_for_previous();
-        next = begin;
-        for (int i = 0; i < STAGES - 1; i++) {
-            if (next < end) copy_x<false>(shared + i * STAGE_BYTES, columns);
-            step_on();
-            commit_copies();
-        }
+        for (int i = 0; i < STAGES - 1; i++) copy(shared + i * STAGE_BYTES, end, columns);
         u32 full = shared, empty = shared + (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
         for (int chunk = first; chunk < end; chunk += K_WARPS) {
@@ -578,6 +575,9 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
     const int chunks = (a.k + CHUNK - 1) / CHUNK;
     const int first = static_cast<int>(static_cast<long long>(chunks) * blockIdx.y / gridDim.y);
     const int end = static_cast<int>(static_cast<long long>(chunks) * (blockIdx.y + 1) / gridDim.y);
+    self.aim(rows, 0, first);
+    self.prefetch_weights(first, end);
+    wait_for_previous();
 #pragma unroll
     for (int i = 0; i < BRANCHES; i++) decoders[i].load(a.weight[i].table);
     for (int column = rows.begin; column < rows.end; column += COLUMNS) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -19,13 +20,20 @@ class PanelConfig:
     rows: int  # decoded at a time
 
 
+class Height(Protocol):
+    """A config that says how many rows."""
+
+    @property
+    def rows(self) -> int: ...
+
+
 def panel_configs(k: int, granularity: int = 1) -> list[PanelConfig]:
     """`granularity`: rows that the layout cannot cut apart."""
     rows = max(1, _ELEMENTS // max(k, 1))
     return [PanelConfig(rows=rows + -rows % granularity)]
 
 
-def panels(config: PanelConfig, start: int, stop: int) -> Iterator[slice]:
+def panels(config: Height, start: int, stop: int) -> Iterator[slice]:
     for first in range(start, stop, config.rows):
         yield slice(first, min(first + config.rows, stop))
 

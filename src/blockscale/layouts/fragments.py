@@ -1,18 +1,19 @@
 """Codes and scales in the order that the tensor cores of a GPU take them, for every m.
 
-Rows go in tiles of 16, k in units of 64: four steps of 16, each one A operand of `mma.m16n8k16` (and
-the register operand of `wgmma`). Lane 4 g + t of a warp holds, of step q, the eight codes
+Rows go in tiles of 16, k in units of 64: four steps of 16, each one A operand of `mma.m16n8k16`
+(and the register operand of `wgmma`). Lane 4 g + t of a warp holds, of step q, the eight codes
 
     v      0        1        2        3        4        5        6        7
     row    g        g        g + 8    g + 8    g        g        g + 8    g + 8
     k      2 t      2 t + 1  2 t      2 t + 1  2 t + 8  2 t + 9  2 t + 8  2 t + 9
 
-so a unit is 32 codes to a lane: as many 32-bit words as a code has bits, one lane after the other. Inside
-the words, bits stand where decoding wants them: `place` says where, and src/blockscale/cuda/decode.cuh
-why.
+so a unit is 32 codes to a lane: as many 32-bit words as a code has bits, one lane after the other.
+Inside the words, bits stand where decoding wants them: `place` says where, and
+src/blockscale/cuda/decode.cuh why.
 
 Scales follow the same tiles, eight blocks at a time: lane 4 g + t holds those of the blocks 2 t and
-2 t + 1, first of row g, then of row g + 8. Rows are padded to 16, k to 64 and blocks to 8, with zeros.
+2 t + 1, first of row g, then of row g + 8. Rows are padded to 16, k to 64 and blocks to 8, with
+zeros.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ BLOCKS = 8  # whose scales stand together
 def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int, int]:
     """Which bit of which word of a lane holds bit `bit` of code `value` of step `step`.
 
-    Tables of bytes are looked up four at a time: an index of three bits has a nibble of its own, and
-    a bit beyond that stands at the top of a byte, where a mask finds it. Floats are shifted to
+    Tables of bytes are looked up four at a time: an index of three bits has a nibble of its own,
+    and a bit beyond that stands at the top of a byte, where a mask finds it. Floats are shifted to
     where a 16-bit float has its fields: those of a pair stand in the same bits of the two halves of
     a word, and some signs where the shift of the other bits brings them home too.
     """
@@ -150,7 +151,7 @@ class FragmentScales:
         right = -blocks % BLOCKS * scale_bytes
         padded = torch.nn.functional.pad(scale, (0, right, 0, -n % TILE))
         tiles, eights = _ceil(n, TILE), _ceil(blocks, BLOCKS)
-        # tile, row half, g, eight, t, block % 2, byte -> tile, eight, g, t, row half, block % 2, byte
+        # tile, row half, g, eight, t, parity, byte -> tile, eight, g, t, row half, parity, byte
         split = padded.reshape(-1, tiles, 2, 8, eights, 4, 2, scale_bytes)
         ordered = split.permute(0, 1, 4, 3, 5, 2, 6, 7)
         return ordered.reshape(*lead, tiles, eights * BLOCKS * TILE * scale_bytes).contiguous()

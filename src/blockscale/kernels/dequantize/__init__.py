@@ -8,6 +8,6 @@ out    [groups, n, k]
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.dequantize import cpu, reference, sm80
+from blockscale.kernels.dequantize import cpu, reference, sm80, sm80_fragments
 
-KERNELS: tuple[Kernel, ...] = (cpu, sm80, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, sm80, sm80_fragments, reference)

@@ -13,6 +13,6 @@ one per batch, one per ragged group); both are facts of the Problem. So a kernel
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.matmul import cpu, reference
+from blockscale.kernels.matmul import cpu, cublas, reference, sm80
 
-KERNELS: tuple[Kernel, ...] = (cpu, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, sm80, cublas, reference)

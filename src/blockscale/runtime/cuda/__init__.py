@@ -13,6 +13,7 @@ from blockscale.runtime.cuda.build import FOLDER, Build
 from blockscale.runtime.cuda.cache import Cache, Entry, open_cache
 from blockscale.runtime.cuda.compile import cubin, is_cached
 from blockscale.runtime.cuda.driver import CudaError, driver_version
+from blockscale.runtime.cuda.facts import can_overlap, multiprocessors, shared_limit
 from blockscale.runtime.cuda.functions import Function, current_stream, function
 from blockscale.runtime.cuda.nvrtc import CompilationError, load_nvrtc
 from blockscale.runtime.cuda.refusal import cuda_refusal
@@ -27,6 +28,7 @@ __all__ = [
     "Entry",
     "Function",
     "arch_of",
+    "can_overlap",
     "cubin",
     "cuda_refusal",
     "current_stream",
@@ -34,5 +36,7 @@ __all__ = [
     "function",
     "is_cached",
     "load_nvrtc",
+    "multiprocessors",
     "open_cache",
+    "shared_limit",
 ]

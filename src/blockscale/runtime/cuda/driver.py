@@ -54,6 +54,16 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute, of those whose value is an integer."""
+
+    _fields_ = (("id", c_int), ("_", c_int), ("value", c_int), ("__", c_int * 15))
+
+
+# The kernel may start before the one ahead of it in the stream ends, and wait inside.
+OVERLAP = LaunchAttribute(id=6, value=1)
+
+
 class CudaError(RuntimeError):
     """What the driver refused, and its words for it."""
 

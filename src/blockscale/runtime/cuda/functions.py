@@ -12,6 +12,7 @@ from blockscale.runtime.cuda.build import Build
 from blockscale.runtime.cuda.compile import cubin
 from blockscale.runtime.cuda.driver import (
     INVALID_CONTEXT,
+    OVERLAP,
     UNREADABLE_CODE,
     LaunchConfig,
     check,
@@ -24,7 +25,8 @@ from blockscale.runtime.target import target_of
 # CUfunction_attribute
 _STATIC_SHARED, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 3, 4, 8
 
-_Shape = tuple[tuple[int, int, int], int, int, int]  # grid, threads, shared bytes, stream
+# grid, threads, shared bytes, stream, overlap
+_Shape = tuple[tuple[int, int, int], int, int, int, bool]
 _MOST_CONFIGS = 1024  # kept of a function: more would be shapes that do not come back
 
 
@@ -64,9 +66,14 @@ class Function:
         shared: int,
         stream: int,
         arguments: ctypes.Structure,
+        overlap: bool = False,
     ) -> None:
-        """Asynchronous. The driver copies `arguments`; what they point to must stay alive."""
-        shape = grid, threads, shared, stream
+        """Asynchronous. The driver copies `arguments`; what they point to must stay alive.
+
+        overlap: start before the kernel ahead in the stream ends. For kernels that wait inside,
+        before they read what it may have written or write anything; from sm_90 on.
+        """
+        shape = grid, threads, shared, stream, overlap
         config = self._configs.get(shape) or self._configure(shape)
         struct = c_void_p(addressof(arguments))
         facts = config[0], self._handle, addressof(struct), None
@@ -82,13 +89,14 @@ class Function:
             check(status, f"{self.build}: grid {grid}, {threads} threads, {shared} shared bytes")
 
     def _configure(self, shape: _Shape) -> tuple[int, LaunchConfig]:
-        grid, threads, shared, stream = shape
+        grid, threads, shared, stream, overlap = shape
         if shared > self._max_shared:
             with context(self._index):
                 self._raise_shared(shared)
         if len(self._configs) >= _MOST_CONFIGS:
             self._configs.clear()
-        config = LaunchConfig(*grid, threads, 1, 1, shared, stream, None, 0)
+        attributes = (addressof(OVERLAP), 1) if overlap else (None, 0)
+        config = LaunchConfig(*grid, threads, 1, 1, shared, stream, *attributes)
         self._configs[shape] = kept = addressof(config), config
         return kept
 

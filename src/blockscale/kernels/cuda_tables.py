@@ -1,0 +1,41 @@
+"""What kernels must know of the tables that decode a tensor, which lie on the GPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from blockscale.formats import Float, parse_element
+from blockscale.numerics import cast
+
+_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # table -> (version, symmetric)
+
+
+def is_symmetric(table: Tensor) -> bool:
+    """Whether the lower half of a codebook mirrors its upper half: half a table decodes it then.
+
+    The table is fetched at its first use. A table first seen while a CUDA graph is captured, when
+    nothing can be fetched, counts as any table, which is always right.
+    """
+    version = table._version
+    found = _known.get(table)
+    if found is not None and found[0] == version:
+        return bool(found[1])
+    if torch.cuda.is_current_stream_capturing():
+        return False
+    values = table.detach().cpu()
+    symmetric = torch.equal(values, -values.flip(0))
+    _known[table] = version, symmetric
+    return symmetric
+
+
+@lru_cache(maxsize=64)
+def float_table(element: str, device: torch.device) -> Tensor:
+    """float32 values of every code of a float element."""
+    described = parse_element(element)
+    if not isinstance(described, Float):
+        raise TypeError(f"{element} is no float: its table comes with the tensor")
+    return cast(torch.tensor(described.values, dtype=torch.float64), torch.float32).to(device)

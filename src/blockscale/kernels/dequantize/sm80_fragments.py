@@ -1,0 +1,117 @@
+"""CUDA that gives the bits of the definition, from the order of fragments. See cuda/expand.cu."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_int, c_longlong, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor
+
+from blockscale.formats import CATALOGUE
+from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda_tables import float_table
+from blockscale.kernels.prepared import fragments
+from blockscale.problem import Kind, Problem, dtype_name, parse_kind
+from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+
+NAME = "sm80_fragments"
+
+_WARPS = 8
+_DTYPES = {"float32": "FLOAT32", "bfloat16": "BFLOAT16", "float16": "FLOAT16"}
+
+
+class Arguments(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "scale", "table", "tensor_scale", "out")),
+        *((name, c_longlong) for name in ("code_stride", "scale_stride", "out_row", "out_group")),
+        *((name, c_longlong) for name in ("tensor_scale_row", "tensor_scale_group")),
+        ("rows", c_int),
+        ("k", c_int),
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    def __str__(self) -> str:
+        return "a warp to 16 rows and k=64"
+
+
+def refuses(problem: Problem) -> str | None:
+    format, layout = problem.w_kind
+    if layout != fragments(format):
+        return f"reads fragments; not {layout}"
+    return cuda_refusal(problem.target)
+
+
+def configs(problem: Problem) -> list[Config]:
+    return [Config()]
+
+
+def launch(
+    problem: Problem,
+    config: Config,
+    parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
+    out: Tensor,  # [groups, n, k]
+) -> None:
+    decode(problem.w, parts, out)
+
+
+def decode(kind: str, parts: Parts, out: Tensor) -> None:
+    """Rows of any panel that starts at a tile."""
+    format, _ = parse_kind(kind)
+    groups, n, k = out.shape
+    codes, scale = (_adjacent_tiles(part) for part in (parts.codes, parts.scale))
+    table = parts.codebook
+    if table is None:
+        table = float_table(format.element.name, out.device)
+    scaled = parts.tensor_scale
+    arguments = Arguments(
+        codes.data_ptr(),
+        scale.data_ptr(),
+        table.contiguous().data_ptr(),
+        None if scaled is None else scaled.data_ptr(),
+        out.data_ptr(),
+        codes.stride(0),
+        scale.stride(0),
+        out.stride(1),
+        out.stride(0),
+        0 if scaled is None else scaled.stride(1),
+        0 if scaled is None else scaled.stride(0),
+        n,
+        k,
+    )
+    grid = -(-k // (64 * _WARPS)), -(-n // 16), groups
+    kernel = function(_build(kind, dtype_name(out.dtype)), out.device)
+    kernel.launch(grid, 32 * _WARPS, 0, current_stream(out.device), arguments)
+
+
+def _adjacent_tiles(storage: Tensor) -> Tensor:
+    whole = storage.stride(-1) == 1 and storage.stride(-2) == storage.shape[-1]
+    return storage if whole else storage.contiguous()
+
+
+@lru_cache(maxsize=1024)
+def _build(kind: str, dtype: str) -> Build:
+    format, layout = parse_kind(kind)
+    defines: dict[str, str | int] = {
+        "BS_SCALE": format.scale.name.upper(),
+        "BS_BITS": format.element.bits,
+        "BS_BLOCK": format.block,
+        "BS_FOLDED": int(layout.codes == "folded"),
+        "BS_DTYPE": _DTYPES[dtype],
+    }
+    return Build("expand.cu", "expand", tuple(defines.items()))
+
+
+def builds(problem: Problem) -> list[Build]:
+    return [_build(problem.w, problem.out)]
+
+
+def every_build(target: str) -> list[Build]:
+    placed = ((format, fragments(format)) for format in CATALOGUE.values())
+    return [
+        _build(str(Kind(format, layout)), "bfloat16")
+        for format, layout in placed
+        if layout is not None
+    ]

@@ -1,0 +1,121 @@
+"""For many rows on a GPU: some rows of the weights at a time are decoded to x's dtype, and torch's
+library multiplies. Each weight is rounded once; sums are in float32, in an order of the library's.
+
+Of a ragged problem it reads the group sizes on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockscale.kernels.contract import Parts
+from blockscale.kernels.dequantize import sm80, sm80_fragments
+from blockscale.kernels.panels import matrix, panels, rows_of_groups
+from blockscale.numerics import parse_activation
+from blockscale.problem import Kind, Problem
+from blockscale.runtime.cuda import cuda_refusal
+
+NAME = "cublas"
+
+_SCRATCH_BYTES = 64 << 20  # of decoded weights
+
+
+@dataclass(frozen=True)
+class Config:
+    rows: int  # of the weights, decoded at a time
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of w decoded at a time; torch multiplies"
+
+
+def refuses(problem: Problem) -> str | None:
+    refusal = cuda_refusal(problem.target)
+    if refusal is None and problem.deterministic:
+        return "leaves the order of sums to torch's library"
+    if refusal is None and "@" in problem.x:
+        return _unreadable(problem.x_kind)
+    return refusal or _unreadable(problem.w_kind)
+
+
+def _unreadable(kind: Kind) -> str | None:
+    canonical = kind.layout.codes in ("bits", "planes") and kind.layout.scales in (
+        "rows",
+        "blocked",
+    )
+    if canonical or kind.layout.scales == "fragments":
+        return None
+    return f"cannot decode {kind}"
+
+
+def configs(problem: Problem) -> list[Config]:
+    rows = max(_SCRATCH_BYTES // (_x_dtype(problem).itemsize * max(problem.k, 1)), 1)
+    return [Config(max(rows // 128 * 128, 128))]
+
+
+def _x_dtype(problem: Problem) -> torch.dtype:
+    return torch.float32 if "@" in problem.x else getattr(torch, problem.x)
+
+
+def launch(
+    problem: Problem,
+    config: Config,
+    x: Tensor | Parts,  # [rows, k]
+    weights: tuple[Parts, ...],  # one, or gate and up: [groups, n, k]
+    biases: tuple[Tensor | None, ...],  # [groups, n]
+    group_sizes: Tensor | None,
+    out: Tensor,  # [rows, n]
+) -> None:
+    values, x_scale = _x(problem, x)
+    slices = rows_of_groups(problem, group_sizes)
+    out[slices[-1][1] if slices else 0 :] = 0  # rows of nobody
+    activation = parse_activation(problem.activation) if problem.gated else None
+    for group, (start, stop) in enumerate(slices):
+        for columns in panels(config, 0, problem.n if start < stop else 0):
+            branches = []
+            for part, bias in zip(weights, biases, strict=True):
+                panel = _decoded(
+                    problem.w_kind, matrix(part, group), columns, values.dtype, problem.k
+                )
+                y = _product(values[start:stop], panel)
+                if x_scale is not None:
+                    y *= x_scale[start:stop, None]
+                if part.tensor_scale is not None:
+                    y *= part.tensor_scale[group]
+                branches.append(y if bias is None else y + bias[group, columns].float())
+            out[start:stop, columns] = (
+                branches[0] if activation is None else activation(*branches)
+            ).to(out.dtype)
+
+
+def _x(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
+    if isinstance(x, Tensor):
+        return x, None
+    parts = Parts(x.codes, x.scale, None, x.codebook)
+    rows = slice(0, problem.rows)
+    return _decoded(problem.x_kind, parts, rows, torch.float32, problem.k), x.tensor_scale
+
+
+def _decoded(kind: Kind, part: Parts, rows: slice, dtype: torch.dtype, k: int) -> Tensor:
+    """decode * scale of some rows of a matrix, rounded once."""
+    out = torch.empty(1, rows.stop - rows.start, k, dtype=dtype, device=part.codes.device)
+    shape = (rows.stop, k)
+    codes, scale = kind.layout.slice_rows(part.codes, part.scale, kind.format, shape, rows)
+    cut = Parts(codes[None], scale[None], None, part.codebook)
+    reader = sm80_fragments if kind.layout.scales == "fragments" else sm80
+    reader.decode(str(kind), cut, out)
+    return out[0]
+
+
+def _product(x: Tensor, w: Tensor) -> Tensor:
+    """x @ w.T in float32; TF32 never enters."""
+    if x.dtype == torch.float32:
+        allowed = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            return x @ w.T
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+    return torch.mm(x, w.T, out_dtype=torch.float32)

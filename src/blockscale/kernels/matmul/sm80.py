@@ -1,0 +1,268 @@
+"""CUDA for few rows: every weight is read once, decoded and multiplied on the way.
+
+One mainloop, cuda/stream.cu, for every format, verb and number of rows; what it is specialised by
+is the Config. It sums in float32 in a fixed order: the same call gives the same bits.
+"""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_float, c_int, c_longlong, c_void_p
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import CATALOGUE, Float, Format
+from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda_stream import Config, matrices, stream_configs
+from blockscale.kernels.cuda_tables import is_symmetric
+from blockscale.kernels.cuda_workspace import workspace
+from blockscale.kernels.dequantize.sm80 import decode
+from blockscale.kernels.prepared import fragments
+from blockscale.layouts import Layout
+from blockscale.numerics import parse_activation
+from blockscale.problem import Kind, Problem, dtype_name, parse_kind
+from blockscale.runtime.cuda import (
+    Build,
+    can_overlap,
+    cuda_refusal,
+    current_stream,
+    function,
+)
+
+NAME = "sm80"
+
+_MOST_ROWS = 128  # of x for a matrix: from there on, decoding once for cuBLAS is faster
+_X = {"bfloat16": "BFloat16", "float16": "Float16"}
+_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
+_ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
+
+
+class Weight(Structure):
+    _fields_ = tuple(
+        (name, c_void_p) for name in ("codes", "scale", "tensor_scale", "table", "bias")
+    )
+
+
+class Arguments(Structure):
+    _fields_ = (
+        ("weight", Weight * 2),
+        ("x", c_void_p),
+        ("x_scale", c_void_p),
+        ("out", c_void_p),
+        ("group_sizes", c_void_p),
+        ("partial", c_void_p),
+        ("arrivals", c_void_p),
+        ("x_stride", c_longlong),
+        ("out_stride", c_longlong),
+        ("m", c_int),
+        ("n", c_int),
+        ("k", c_int),
+        ("groups", c_int),
+        ("bias_dtype", c_int),
+        ("out_dtype", c_int),
+        ("activation", c_int),
+        ("alpha", c_float),
+        ("limit", c_float),
+        ("sizes_are_64_bits", c_int),
+    )
+
+
+def refuses(problem: Problem) -> str | None:
+    refusal = cuda_refusal(problem.target)
+    if refusal is not None:
+        return refusal
+    format, layout = problem.w_kind
+    wanted = fragments(format)
+    if wanted is None:
+        return f"knows no {format.spec}"
+    if layout != wanted:
+        return f"reads {wanted}, and w is in {layout}: w.prepare() once"
+    if "@" not in problem.x and problem.x not in _X:
+        return f"takes x in bfloat16 or float16, not {problem.x}"
+    if "@" in problem.x and not _is_exact_in_bfloat16(problem.x_kind):
+        return f"takes x as bfloat16, which {problem.x_kind} would be rounded to"
+    if not problem.ragged and problem.m > _MOST_ROWS:
+        return f"is for up to {_MOST_ROWS} rows; with {problem.m}, decoding once is faster"
+    if not stream_configs(problem):
+        return f"needs more shared memory than {problem.target} has"
+    return None
+
+
+def _is_exact_in_bfloat16(kind: Kind) -> bool:
+    """Scaled values of NVFP4 and of the MX formats are numbers in bfloat16."""
+    format, layout = kind
+    return isinstance(format.element, Float) and format.scale.bits == 8 and layout.scales == "rows"
+
+
+def configs(problem: Problem) -> tuple[Config, ...]:
+    return stream_configs(problem)
+
+
+def launch(
+    problem: Problem,
+    config: Config,
+    x: Tensor | Parts,  # [rows, k]
+    weights: tuple[Parts, ...],  # one, or gate and up: [groups, n, k]
+    biases: tuple[Tensor | None, ...],  # [groups, n]
+    group_sizes: Tensor | None,
+    out: Tensor,  # [rows, n]
+) -> None:
+    values, x_scale = _x(problem, x)
+    kept = [_contiguous(part) for part in weights]
+    held = _alike(biases)
+    sizes = None if group_sizes is None else group_sizes.contiguous()
+    arguments = Arguments(
+        x=values.data_ptr(),
+        x_scale=_address(x_scale),
+        out=out.data_ptr(),
+        group_sizes=_address(sizes),
+        x_stride=values.stride(0),
+        out_stride=out.stride(0),
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        groups=problem.groups,
+        out_dtype=_DTYPES[problem.out],
+        sizes_are_64_bits=sizes is not None and sizes.dtype == torch.int64,
+    )
+    for i, (part, bias) in enumerate(zip(kept, held, strict=True)):
+        arguments.weight[i] = Weight(*map(_address, (*part, bias)))
+        if bias is not None:
+            arguments.bias_dtype = _DTYPES[dtype_name(bias.dtype)]
+    if problem.gated:
+        activation = parse_activation(problem.activation)
+        arguments.activation = _ACTIVATIONS[activation.name]
+        arguments.alpha, arguments.limit = activation.alpha, activation.limit
+    stream = current_stream(out.device)
+    tiles, count = config.output_tiles(problem), matrices(problem)
+    if config.splits > 1:
+        sums = tiles * count * config.splits * config.columns * config.weight_rows
+        partial, arrivals = workspace(out.device, stream, sums, tiles * count)
+        arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
+    symmetric = all(part.codebook is None or is_symmetric(part.codebook) for part in kept)
+    kernel = function(_build(problem, config, symmetric), out.device)
+    kernel.launch(
+        (tiles, config.splits, count),
+        config.threads,
+        config.shared_bytes(problem.w_kind.format),
+        stream,
+        arguments,
+        can_overlap(problem.target),
+    )
+
+
+def _x(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
+    """Numbers of 16 bits, in rows that can be copied 16 bytes at a time; and scales of rows."""
+    if isinstance(x, Parts):
+        values = torch.empty(problem.rows, problem.k, dtype=torch.bfloat16, device=x.codes.device)
+        parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
+        decode(problem.x, parts, values[None])
+        return values, None if x.tensor_scale is None else x.tensor_scale.contiguous()
+    if x.stride(-1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0:
+        return x, None
+    return x.clone(memory_format=torch.contiguous_format), None
+
+
+def _contiguous(part: Parts) -> Parts:
+    codes, scale, tensor_scale, codebook = part
+    return Parts(
+        codes.contiguous(),
+        scale.contiguous(),
+        None if tensor_scale is None else tensor_scale.contiguous(),
+        None if codebook is None else codebook.contiguous(),
+    )
+
+
+def _alike(biases: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    """Contiguous, and of one dtype."""
+    dtypes = {bias.dtype for bias in biases if bias is not None}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    return [None if bias is None else bias.to(dtype).contiguous() for bias in biases]
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _build(problem: Problem, config: Config, symmetric: bool) -> Build:
+    x = problem.x if problem.x in _X else "bfloat16"
+    return _specialised(problem.w, x, problem.gated, problem.ragged, symmetric, config)
+
+
+@lru_cache(maxsize=4096)
+def _specialised(
+    w: str, x: str, gated: bool, ragged: bool, symmetric: bool, config: Config
+) -> Build:
+    format = parse_kind(w).format
+    element = format.element
+    defines: dict[str, str | int] = {
+        "BS_X": _X[x],
+        "BS_ELEMENT": element.name.upper() if isinstance(element, Float) else "TABLE",
+        "BS_SCALE": format.scale.name.upper(),
+        "BS_BITS": element.bits,
+        "BS_BLOCK": format.block,
+        "BS_COLUMNS": config.columns,
+        "BS_TILES": config.tiles,
+        "BS_ROW_WARPS": config.row_warps,
+        "BS_K_WARPS": config.k_warps,
+        "BS_STAGES": config.stages,
+        "BS_CHUNK": config.chunk,
+        "BS_GATED": int(gated),
+        "BS_RAGGED": int(ragged),
+        "BS_SYMMETRIC": int(symmetric),
+        "BS_MIN_BLOCKS": config.blocks,
+    }
+    return Build("stream.cu", "stream", tuple(defines.items()))
+
+
+def builds(problem: Problem) -> list[Build]:
+    """For the table a format is born with; others compile at their first use."""
+    format = problem.w_kind.format
+    table = format.codebook
+    symmetric = all(low == -high for low, high in zip(table, reversed(table), strict=True))
+    return [_build(problem, stream_configs(problem)[0], symmetric)]
+
+
+def instructions(build: Build) -> tuple[str, ...]:
+    return ("HMMA",)
+
+
+def every_build(target: str) -> list[Build]:
+    """Each format at one and at eight rows; on Hopper each number of rows and kind of product."""
+    found = []
+    for format in CATALOGUE.values():
+        layout = fragments(format)
+        if layout is not None:
+            for problem in _examples(format, layout, target):
+                found += builds(problem)
+    return list(dict.fromkeys(found))
+
+
+def _examples(format: Format, layout: Layout, target: str) -> list[Problem]:
+    def example(m: int, x: str = "bfloat16", gated: bool = False, groups: int = 1) -> Problem:
+        return Problem(
+            verb="matmul",
+            m=m,
+            n=14336,
+            k=4096,
+            groups=groups,
+            ragged=groups > 1,
+            gated=gated,
+            activation="silu" if gated else "",
+            x=x,
+            w=str(Kind(format, layout)),
+            out="bfloat16",
+            target=target,
+        )
+
+    few = [example(1), example(8)]
+    if target != "sm_90a":
+        return few
+    return [
+        *few,
+        *(example(m) for m in (2, 4, 16, 32, 64)),
+        example(1, "float16"),
+        example(1, gated=True),
+        example(64, gated=True, groups=64),
+    ]

@@ -1,0 +1,295 @@
+"""Products on a GPU against the definition. Skipped where there is none."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale.kernels.matmul import sm80
+from blockscale.kernels.prepared import fragments
+from blockscale.layouts import canonical
+from blockscale.ops.operand import as_groups
+from products import check, check_gated, exact, scaled
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+SOME = [bs.NVFP4, bs.MXFP4, bs.KBIT4, bs.MXFP8]
+
+
+@pytest.fixture
+def placed(fmt):
+    """A format that the streaming kernel knows."""
+    if fragments(fmt) is None:
+        pytest.skip(f"{fmt.spec} is left to other kernels")
+    return fmt
+
+
+def weight(fmt, *shape):
+    q = bs.quantize(torch.randn(*shape) * torch.exp2(torch.randint(-3, 4, (shape[-2], 1))), fmt)
+    return q, q.prepare("cuda")
+
+
+def runs(kernel, *arguments, **options):
+    told = bs.explain(*arguments, **options)
+    assert told.kernel == kernel, str(told)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 8, 13, 24, 32, 50, 64, 70, 128])
+def test_rows(placed, m):
+    q, w = weight(placed, 100, 320)
+    x, bias = torch.randn(m, 320).bfloat16(), torch.randn(100)
+    runs("sm80", x.cuda(), w)
+    for out_dtype in (torch.bfloat16, torch.float32):
+        y = bs.linear(x.cuda(), w, bias.cuda(), out_dtype=out_dtype)
+        check(y.cpu(), x.double(), exact(q), out_dtype, x.dtype, bias)
+
+
+@pytest.mark.parametrize("m", [1, 4, 16])
+def test_float16(placed, m):
+    q, w = weight(placed, 48, 512)
+    x = torch.randn(m, 512).half()
+    y = bs.matmul(x.cuda(), w, out_dtype=torch.float32)
+    check(y.cpu(), x.double(), exact(q), torch.float32, x.dtype)
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 8, 16])
+def test_one_hot_rows_read_single_weights(placed, m):
+    """No sum, so nothing is rounded but the entries of a codebook."""
+    q, w = weight(placed, 33, 256)
+    at = torch.randperm(256)[:m]
+    x = torch.nn.functional.one_hot(at, 256).bfloat16()
+    y = bs.matmul(x.cuda(), w, out_dtype=torch.float32).cpu()
+    expected = exact(q)[:, at].T
+    if placed.is_codebook:
+        assert ((y - expected).abs() <= 2.0**-8 * expected.abs()).all()
+    else:
+        assert torch.equal(y.double(), expected.float().double())
+
+
+def random_bytes(fmt, n, k):
+    """Every code and every scale byte, NaN and unused ones too."""
+    place, shape = canonical(fmt), (n, k)
+    codes = torch.randint(0, 256, place.code_storage_shape(fmt, shape), dtype=torch.uint8)
+    scale = torch.randint(0, 256, place.scale_storage_shape(fmt, shape), dtype=torch.uint8)
+    return bs.QTensor.from_storage(fmt, codes, scale)
+
+
+@pytest.mark.parametrize("m", [1, 8])
+def test_every_code_and_scale(placed, m):
+    q = random_bytes(placed, 512, placed.block)  # one block to a row: its NaN stay its own
+    x = (torch.randn(m, placed.block) * 2.0**-64).bfloat16()
+    y = bs.matmul(x.cuda(), q.prepare("cuda"), out_dtype=torch.float32).cpu()
+    expected = x.double() @ scaled(q).T
+    assert torch.equal(y.isnan(), expected.isnan())
+    sound = ~expected.isnan().any(0)
+    mass = x.double().abs() @ scaled(q)[sound].abs().T
+    error = (y[:, sound].double() - expected[:, sound]).abs()
+    small = 2.0**-126  # where float32 has fewer bits
+    assert (error <= (2.0**-8 if placed.is_codebook else 2.0**-18) * mass + small).all()
+
+
+def test_unequal_halves_of_a_table():
+    table = torch.linspace(-0.7, 1.0, 16).tolist()
+    fmt = bs.KBIT4.replace(codebook=table)
+    q, w = weight(fmt, 64, 256)
+    for m in (1, 8):
+        x = torch.randn(m, 256).bfloat16()
+        check(bs.matmul(x.cuda(), w).cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+
+
+@pytest.mark.parametrize("fmt", SOME, ids=str)
+@pytest.mark.parametrize("m", [1, 5, 16])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "swiglu_oai"])
+def test_gated(fmt, m, activation):
+    (gate, g), (up, u) = weight(fmt, 56, 256), weight(fmt, 56, 256)
+    x, bias = torch.randn(m, 256).bfloat16() / 8, torch.randn(56)
+    runs("sm80", x.cuda(), g, u)
+    y = bs.gated_matmul(x.cuda(), g, u, activation, bias.cuda(), None)
+    check_gated(y.cpu(), x, gate, up, activation, bias)
+
+
+def test_gate_and_up_with_tables_of_their_own():
+    first, second = (
+        bs.KBIT4.replace(codebook=sorted((torch.rand(16) * 2 - 1).tolist())) for _ in "ab"
+    )
+    gate, up = bs.quantize(torch.randn(32, 128), first), bs.quantize(torch.randn(32, 128), second)
+    x = torch.randn(3, 128).bfloat16() / 4
+    y = bs.gated_matmul(x.cuda(), gate.prepare("cuda"), up.prepare("cuda"))
+    check_gated(y.cpu(), x, gate, up, "silu")
+
+
+@pytest.mark.parametrize("fmt", SOME, ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_groups(fmt, dtype):
+    q, w = weight(fmt, 5, 40, 128)
+    sizes = torch.tensor([3, 0, 1, 20, 2], dtype=dtype)
+    x = torch.randn(30, 128).bfloat16()  # four rows belong to nobody
+    runs("sm80", x.cuda(), w, group_sizes=sizes.cuda())
+    y = bs.grouped_matmul(x.cuda(), w, sizes.cuda(), out_dtype=torch.float32).cpu()
+    start = 0
+    for i, size in enumerate(sizes.tolist()):
+        part = slice(start, start + size)
+        check(y[part], x[part].double(), exact(q)[i], torch.float32, x.dtype)
+        start += size
+    assert (y[start:] == 0).all()
+
+
+def test_many_experts_and_gating():
+    q, w = weight(bs.NVFP4, 512, 32, 64)
+    up, u = weight(bs.NVFP4, 512, 32, 64)
+    sizes = torch.zeros(512, dtype=torch.int64)
+    sizes[torch.randperm(512)[:10]] = 1
+    sizes[7] += 9
+    x = torch.randn(int(sizes.sum()), 64).bfloat16()
+    y = bs.grouped_gated_matmul(x.cuda(), w, u, sizes.cuda()).cpu()
+    start = 0
+    for i, size in enumerate(sizes.tolist()):
+        if size:
+            part = slice(start, start + size)
+            check_gated(y[part], x[part], q[i], up[i], "silu")
+        start += size
+
+
+def test_sizes_beyond_the_rows_are_clipped():
+    _, w = weight(bs.NVFP4, 3, 16, 64)
+    x = torch.randn(5, 64).bfloat16().cuda()
+    y = bs.grouped_matmul(x, w, torch.tensor([4, -2, 9]).cuda())
+    assert torch.equal(y, bs.grouped_matmul(x, w, torch.tensor([4, 0, 1]).cuda()))
+
+
+@pytest.mark.parametrize("fmt", SOME, ids=str)
+def test_batches(fmt):
+    q, w = weight(fmt, 3, 48, 192)
+    x = torch.randn(3, 2, 192).bfloat16()
+    y = bs.matmul(x.cuda(), w).cpu()
+    for i in range(3):
+        check(y[i], x[i].double(), exact(q)[i], torch.bfloat16, x.dtype)
+
+
+@pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP8, bs.MXFP4], ids=str)
+def test_both_quantised(x_format):
+    q, w = weight(bs.NVFP4, 48, 192)
+    x = torch.randn(4, 192).bfloat16()
+    runs("sm80", x.cuda(), w, x_format=x_format)
+    y = bs.matmul(x.cuda(), w, x_format=x_format, out_dtype=torch.float32).cpu()
+    rounded = torch.stack([exact(bs.quantize(row[None], x_format))[0] for row in x])
+    check(y, rounded, exact(q), torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("fmt", [bs.NVFP4, bs.KBIT4], ids=str)
+@pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 32, 64])
+def test_every_config(fmt, m):
+    q, w = weight(fmt, 130, 1280)
+    x = torch.randn(m, 1280).bfloat16()
+    problem = bs.explain(x.cuda(), w).problem
+    for config in sm80.configs(problem):
+        for splits in {1, 2, config.splits}:
+            out = torch.full((m, 130), float("nan"), dtype=torch.bfloat16, device="cuda")
+            chosen = replace(config, splits=splits)
+            launch = (problem, chosen, x.cuda(), (as_groups(w.operand),), (None,), None, out)
+            sm80.launch(*launch)
+            check(out.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+            again = torch.empty_like(out)
+            sm80.launch(*launch[:-1], again)
+            assert torch.equal(out, again), config
+
+
+@pytest.mark.parametrize("k", [16, 48, 64, 112, 2880])
+def test_any_k(k):
+    q, w = weight(bs.NVFP4, 37, k)
+    for m in (1, 9):
+        x = torch.randn(m, k).bfloat16()
+        check(bs.matmul(x.cuda(), w).cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+
+
+def test_strided_and_unaligned_x():
+    q, w = weight(bs.NVFP4, 37, 128)
+    for whole in (torch.randn(6, 400).bfloat16()[:, 8:136], torch.randn(6, 131).bfloat16()[:, 3:]):
+        placed = torch.empty_strided(whole.shape, whole.stride(), dtype=whole.dtype, device="cuda")
+        placed.copy_(whole)
+        for rows in (slice(None), slice(None, None, 2), slice(1, 2)):
+            y = bs.matmul(placed[rows], w).cpu()
+            check(y, whole[rows].double(), exact(q), torch.bfloat16, whole.dtype)
+
+
+def test_more_weights_than_32_bits_count():
+    n, k = 2**17 + 16, 2**14
+    place = fragments(bs.NVFP4)
+    codes = torch.randint(
+        0, 256, place.code_storage_shape(bs.NVFP4, (n, k)), dtype=torch.uint8, device="cuda"
+    )
+    scale = torch.randint(
+        32, 96, place.scale_storage_shape(bs.NVFP4, (n, k)), dtype=torch.uint8, device="cuda"
+    )
+    w = bs.QTensor(bs.NVFP4, (n, k), codes, scale, torch.ones((), device="cuda"), None, place)
+    x = torch.randn(1, k, device="cuda").bfloat16()
+    y = bs.matmul(x, w, out_dtype=torch.float32)
+    for first in (0, 2**16, n - 16):
+        rows = w[first : first + 16]
+        expected = x.double() @ rows.dequantize(torch.float32).double().T
+        torch.testing.assert_close(
+            y[:, first : first + 16].double(), expected, rtol=1e-3, atol=1e-2
+        )
+
+
+def test_graphs_and_streams():
+    q, w = weight(bs.NVFP4, 512, 4096)  # few rows: k is split
+    x = torch.randn(2, 4096).bfloat16()
+    held = x.cuda()
+    expected = bs.matmul(held, w)
+    check(expected.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = bs.matmul(held, w)
+        z = bs.matmul(held * 2, w)
+    held.copy_(torch.randn(2, 4096).bfloat16())
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, bs.matmul(held, w))
+    assert torch.equal(z, bs.matmul(held * 2, w))
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    results = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(bs.matmul(held, w))
+    torch.cuda.synchronize()
+    assert all(torch.equal(each, y) for each in results)
+
+
+def test_nothing_compiles_during_a_capture():
+    _, w = weight(bs.KBIT5, 272, 96)
+    x = torch.randn(1, 96, dtype=torch.float16, device="cuda")
+    refused = pytest.raises(RuntimeError, match="make the same call once before capturing")
+    with refused, torch.cuda.graph(torch.cuda.CUDAGraph()):
+        bs.matmul(x, w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_many_rows(fmt, dtype):
+    q, w = weight(fmt, 72, 256)
+    x = torch.randn(200, 256).to(dtype)
+    for each in (w, q.to("cuda")):
+        runs("cublas", x.cuda(), each)
+        y = bs.matmul(x.cuda(), each, out_dtype=torch.float32)
+        check(y.cpu(), x.double(), exact(q), torch.float32, dtype)
+
+
+def test_dequantize_of_fragments(placed):
+    q, w = weight(placed, 2, 100, 320)
+    assert w.layout == fragments(placed)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        there, here = w.dequantize(dtype).cpu(), q.dequantize(dtype)
+        assert torch.equal(there, here)
+    assert w.to("cpu") == q
+
+
+def test_a_choice_is_explained():
+    _, w = weight(bs.NVFP4, 64, 256)
+    told = str(bs.explain(torch.randn(1, 256, device="cuda").bfloat16(), w))
+    assert "runs     sm80 with 1 rows of x at a time" in told
+    assert "takes x in bfloat16 or float16" in str(
+        bs.explain(torch.randn(1, 256, device="cuda"), w)
+    )
