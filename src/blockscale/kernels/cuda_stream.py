@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from blockscale.formats import Format
+from blockscale.formats import Float, Format
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import multiprocessors, shared_limit
 
@@ -85,6 +85,9 @@ def _columns(problem: Problem) -> int:
         groups = max(problem.groups, 1)
         busy = groups * (1 - (1 - 1 / groups) ** problem.m)
         rows = round(problem.m / max(busy, 1))
+    element = problem.w_kind.format.element
+    if isinstance(element, Float) and element.specials == "ieee":
+        rows = max(rows, 8)  # side by side, an infinite weight would meet the zeros of other blocks
     return next((each for each in _COLUMNS if each >= rows), _COLUMNS[-1])
 
 

@@ -21,6 +21,7 @@ from blockscale.runtime.cuda import cuda_refusal
 NAME = "cublas"
 
 _SCRATCH_BYTES = 64 << 20  # of decoded weights
+_LARGEST_FLOAT16 = 65504.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,18 @@ def configs(problem: Problem) -> list[Config]:
 
 
 def _x_dtype(problem: Problem) -> torch.dtype:
-    return torch.float32 if "@" in problem.x else getattr(torch, problem.x)
+    """What is multiplied. float16 has no room for every weight of some formats."""
+    scale, element = problem.w_kind.format.scale, problem.w_kind.format.element
+    cramped = scale.bits == 32 or scale.power_of_two or element.max * scale.max > _LARGEST_FLOAT16
+    if "@" in problem.x or (problem.x == "float16" and cramped):
+        return torch.float32
+    dtype: torch.dtype = getattr(torch, problem.x)
+    return dtype
+
+
+def _lift(problem: Problem, dtype: torch.dtype) -> float:
+    """Brings products of a codebook and its scales to where float16 has all its bits."""
+    return 256.0 if dtype == torch.float16 and problem.w_kind.format.is_codebook else 1.0
 
 
 def launch(
@@ -69,6 +81,7 @@ def launch(
     out: Tensor,  # [rows, n]
 ) -> None:
     values, x_scale = _x(problem, x)
+    _lift(problem, values.dtype)
     slices = rows_of_groups(problem, group_sizes)
     out[slices[-1][1] if slices else 0 :] = 0  # rows of nobody
     activation = parse_activation(problem.activation) if problem.gated else None
@@ -92,18 +105,22 @@ def launch(
 
 def _x(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
     if isinstance(x, Tensor):
-        return x, None
+        return x.to(_x_dtype(problem)), None
     parts = Parts(x.codes, x.scale, None, x.codebook)
     rows = slice(0, problem.rows)
     return _decoded(problem.x_kind, parts, rows, torch.float32, problem.k), x.tensor_scale
 
 
-def _decoded(kind: Kind, part: Parts, rows: slice, dtype: torch.dtype, k: int) -> Tensor:
-    """decode * scale of some rows of a matrix, rounded once."""
-    out = torch.empty(1, rows.stop - rows.start, k, dtype=dtype, device=part.codes.device)
+def _decoded(
+    kind: Kind, part: Parts, rows: slice, dtype: torch.dtype, k: int, lift: float = 1.0
+) -> Tensor:
+    """decode * scale * lift of some rows of a matrix, rounded once."""
+    height, device = rows.stop - rows.start, part.codes.device
+    out = torch.empty(1, height, k, dtype=dtype, device=device)
+    lifted = None if lift == 1.0 else torch.full((1, height), lift, device=device)
     shape = (rows.stop, k)
     codes, scale = kind.layout.slice_rows(part.codes, part.scale, kind.format, shape, rows)
-    cut = Parts(codes[None], scale[None], None, part.codebook)
+    cut = Parts(codes[None], scale[None], lifted, part.codebook)
     reader = sm80_fragments if kind.layout.scales == "fragments" else sm80
     reader.decode(str(kind), cut, out)
     return out[0]
