@@ -80,6 +80,7 @@ constexpr int EIGHTS = CHUNK < 8 * BLOCK ? 1 : CHUNK / (8 * BLOCK);  // whose sc
 constexpr int SCALE_BYTES = EIGHTS * 128;
 constexpr int WARP_BYTES = TILES * (CODE_BYTES + SCALE_BYTES);
 constexpr int STAGE_BYTES = K_WARPS * X_BYTES + WARPS * WARP_BYTES;
+constexpr int DECODED_BYTES = SPREAD > 1 ? 0 : TILES * EIGHTS * 512;  // of scales, for one warp
 constexpr int ZERO_BYTES = 2 * CHUNK + 32;  // a row of x that is not there
 static_assert(CHUNK >= 8 * BLOCK || COLUMNS >= 8, "eight blocks stand side by side");
 static_assert(!GATED || TILES % 2 == 0, "tiles alternate between gate and up");
@@ -269,15 +270,15 @@ struct Warp {
         return stage + k_warp * X_BYTES + row * X_PITCH + 16 * (lane / 8);
     }
 
-    // Chunks are worked off in parts whose scales are read together: eight blocks where they stand
-    // side by side, else a unit of 64 k. A lane applies the scales of its columns: those in its own
-    // word of the eight blocks, or in the words of 2 or 4 lanes.
+    // Chunks are worked off in parts: eight blocks where they stand side by side, else a unit of 64 k.
     static constexpr int PART = SPREAD > 1 ? 8 * BLOCK : 64;
-    static constexpr int SCALE_WORDS = SPREAD == 1 ? 32 / BLOCK : COLUMNS == 4 ? 2 : 1;
+
+    // Side by side, a lane applies the scales of its columns: those in its own word of the eight
+    // blocks, or in the words of two lanes.
+    static constexpr int SCALE_WORDS = COLUMNS == 4 ? 2 : 1;
 
     BS_DEVICE void load_scales(u32 (&words)[SCALE_WORDS], u32 from) const {
-        from += 16 * (lane / 4);
-        if (SPREAD > 1) from += 4 * (lane % 4 / SCALE_WORDS * SCALE_WORDS);
+        from += 16 * (lane / 4) + 4 * (lane % 4 / SCALE_WORDS * SCALE_WORDS);
         if (SCALE_WORDS == 1)
             asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[0]) : "r"(from));
         else
@@ -286,12 +287,42 @@ struct Warp {
                          : "r"(from));
     }
 
-    // Of a part, relative to the chunk's; eight blocks have 128 bytes, of which a unit takes some.
-    static BS_DEVICE u32 scale_offset(int chunk, int part) {
-        if (SPREAD > 1) return 128 * part;
+    // Else four lanes need the scales of the same rows: each decodes a quarter of them for all. Of two
+    // blocks they stand together: rows g and g + 8 of the even one, then of the odd one.
+    BS_DEVICE u32 decoded() const {
+        return shared + STAGES * STAGE_BYTES + (row_warp * K_WARPS + k_warp) * DECODED_BYTES;
+    }
+
+    BS_DEVICE void decode_scales(u32 from) const {
+        __syncwarp();  // the last ones are read
+#pragma unroll
+        for (int i = 0; i < TILES * EIGHTS; i++) {
+            u32 word, out[4];
+            float s[4];
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from + 128 * i + 4 * lane));
+            ScaleDecoder<SCALE>::four(s, word);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float scale = s[j % 2 * 2 + j / 2];
+                out[j] = SCALES_WEIGHTS ? X::from_floats(scale * SCALE_LIFT, scale * SCALE_LIFT)
+                                        : __float_as_uint(scale);
+            }
+            asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(decoded() + 512 * i + 16 * lane),
+                         "r"(out[0]), "r"(out[1]), "r"(out[2]), "r"(out[3])
+                         : "memory");
+        }
+        __syncwarp();
+    }
+
+    // Of the two blocks at a step of a unit.
+    BS_DEVICE void load_decoded(u32 (&words)[4], int tile, int chunk, int unit, int step) const {
         constexpr int UNITS_OF_EIGHT = BLOCK / 8;
-        int unit = chunk * UNITS % UNITS_OF_EIGHT + part;
-        return unit / UNITS_OF_EIGHT * 128 + unit % UNITS_OF_EIGHT * (16 / UNITS_OF_EIGHT);
+        const int at = chunk * UNITS % UNITS_OF_EIGHT + unit;
+        const int pair = at % UNITS_OF_EIGHT * (4 / UNITS_OF_EIGHT) + (BLOCK == 16 ? step / 2 : 0);
+        const u32 from = decoded() + (tile * EIGHTS + at / UNITS_OF_EIGHT) * 512;
+        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "r"(from + 64 * (lane / 4) + 16 * pair));
     }
 
     BS_DEVICE void load_codes(u32 (&words)[BITS], u32 from) const {
@@ -316,7 +347,7 @@ struct Warp {
         }
     }
 
-    // sums += scale * c, for the blocks whose sums stand in c.
+    // sums += scale * c, for blocks whose sums stand side by side in c.
     BS_DEVICE void apply(float (&sum)[SUMS], const float (&c)[4], const float (&s)[4], int odd) {
         if constexpr (COLUMNS == 1) {  // the lane's two columns are blocks 2 t and 2 t + 1
             sum[0] = __fmaf_rn(s[1], c[1], __fmaf_rn(s[0], c[0], sum[0]));
@@ -335,13 +366,15 @@ struct Warp {
         // Which block's columns this lane names; two steps of one load are two blocks of 16.
         const int place = COLUMNS < 8 ? lane % 8 / COLUMNS : 0;
         const int named = COLUMNS == 1 && BLOCK == 16 ? place - lane / 16 : place;
+        if (SPREAD == 1) decode_scales(scales);
         constexpr int UNROLL = B_TILES > 2 ? 1 : CHUNK / PART;  // else registers run out
 #pragma unroll UNROLL
         for (int part = 0; part < CHUNK / PART; part++) {
-            u32 scale_words[TILES][SCALE_WORDS];
+            u32 scale_words[TILES][SCALE_WORDS], of_blocks[TILES][4];
+            if (SPREAD > 1)
 #pragma unroll
-            for (int i = 0; i < TILES; i++)
-                load_scales(scale_words[i], scales + i * SCALE_BYTES + scale_offset(chunk, part));
+                for (int i = 0; i < TILES; i++)
+                    load_scales(scale_words[i], scales + i * SCALE_BYTES + 128 * part);
             float c[SETS][TILES][4];
             u32 words[TILES][BITS];
 #pragma unroll
@@ -363,18 +396,20 @@ struct Warp {
                 for (int i = 0; i < TILES; i++) {
                     u32 w[2][4];
                     const Decode& decode = decoders[ELEMENT == TABLE ? i % BRANCHES : 0];
+                    if (SPREAD == 1 && step % (BLOCK / 8) == 0)
+                        load_decoded(of_blocks[i], i, chunk, part, step);
                     if constexpr (SCALES_WEIGHTS) {
                         decode.bits(w[0], words[i], step % 4);
                         decode.bits(w[1], words[i], step % 4 + 1);
-                        add_scaled(i, w, x, scale_words[i][step / 2]);
-                        continue;
+                        add_scaled(i, w, x, of_blocks[i]);
+                    } else {
+                        decode.step(w[0], words[i], step % 4);
+                        decode.step(w[1], words[i], step % 4 + 1);
+                        if constexpr (SPREAD > 1)
+                            add_apart(c, i, w, x[0], step, scale_words[i]);
+                        else
+                            add_together(i, w, x, step, of_blocks[i]);
                     }
-                    decode.step(w[0], words[i], step % 4);
-                    decode.step(w[1], words[i], step % 4 + 1);
-                    if constexpr (SPREAD > 1)
-                        add_apart(c, i, w, x[0], step, scale_words[i]);
-                    else
-                        add_together(i, w, x, step, scale_words[i]);
                 }
             }
         }
@@ -401,16 +436,11 @@ struct Warp {
     }
 
     // Two steps of two blocks, whose weights are multiplied by their scales first.
-    BS_DEVICE void add_scaled(int i, u32 (&w)[2][4], const u32 (&x)[B_TILES][4], u32 scale_word) {
-        float s[4];
-        ScaleDecoder<SCALE>::four(s, scale_word);  // of row g: both blocks; of row g + 8: both
+    BS_DEVICE void add_scaled(int i, u32 (&w)[2][4], const u32 (&x)[B_TILES][4], const u32 (&s)[4]) {
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
-            for (int u = 0; u < 4; u++) {
-                const float scale = s[2 * (u % 2) + half] * SCALE_LIFT;
-                w[half][u] = X::times(w[half][u], X::from_floats(scale, scale));
-            }
+            for (int u = 0; u < 4; u++) w[half][u] = X::times(w[half][u], s[2 * half + u % 2]);
 #pragma unroll
         for (int b = 0; b < B_TILES; b++) {
             multiply_add<X>(sums[i][b], w[0], x[b][0], x[b][1]);
@@ -420,34 +450,38 @@ struct Warp {
 
     // Two steps, each block scaled at once.
     BS_DEVICE void add_together(int i, const u32 (&w)[2][4], const u32 (&x)[B_TILES][4], int step,
-                                const u32 (&scale_words)[SCALE_WORDS]) {
-        const int block = 16 * step / BLOCK;
-        float s[4];
-        ScaleDecoder<SCALE>::four(s, scale_words[block / 2]);
+                                const u32 (&s)[4]) {
+        const int odd = 16 * step / BLOCK % 2;
 #pragma unroll
         for (int b = 0; b < B_TILES; b++) {
             float c[4];
             multiply<X>(c, w[0], x[b][0], x[b][1]);
             if (BLOCK == 32) {
                 multiply_add<X>(c, w[1], x[b][2], x[b][3]);
-                apply(sums[i][b], c, s, block % 2);
+                add_block(sums[i][b], c, s[2 * odd], s[2 * odd + 1]);
             } else {
-                apply(sums[i][b], c, s, 0);
+                add_block(sums[i][b], c, s[0], s[1]);
                 multiply<X>(c, w[1], x[b][2], x[b][3]);
-                apply(sums[i][b], c, s, 1);
+                add_block(sums[i][b], c, s[2], s[3]);
             }
         }
     }
 
+    // sums += scale * c, for one block: of rows g and g + 8.
+    static BS_DEVICE void add_block(float (&sum)[SUMS], const float (&c)[4], u32 upper, u32 lower) {
+#pragma unroll
+        for (int j = 0; j < SUMS; j++)
+            sum[j] = __fmaf_rn(__uint_as_float(j < 2 ? upper : lower), c[j], sum[j]);
+    }
+
     // The first codes and scales, while the kernel before may still run.
     BS_DEVICE void prefetch_weights(int first, int end) const {
-        if (k_warp || lane >= TILES) return;
+        if (k_warp || lane) return;
         constexpr int MOST = 16384 / CODE_BYTES;  // chunks
         const int units = (a.k + 63) / 64, chunks = min(end - first, MOST);
 #pragma unroll
         for (int i = 0; i < TILES; i++)
-            if (i == lane)
-                prefetch(codes_from[i] - 16 * lane, min(units - first * UNITS, chunks * UNITS) * 128 * BITS);
+            prefetch(codes_from[i], min(units - first * UNITS, chunks * UNITS) * 128 * BITS);
     }
 
     // --- all chunks of this warp ------------------------------------------------------------

@@ -54,8 +54,9 @@ class Config:
         scales = 128 * max(1, self.chunk // (8 * format.block))
         stage = self.k_warps * self.columns * (2 * self.chunk + 16)
         stage += self.row_warps * self.k_warps * self.tiles * (codes + scales)
+        decoded = 0 if self.columns < 8 else 4 * scales * self.k_warps * self.weight_rows // 16
         sums = 4 * self.k_warps * self.columns * self.weight_rows
-        return 2 * self.chunk + 32 + max(self.stages * stage, sums)
+        return 2 * self.chunk + 32 + max(self.stages * stage + decoded, sums)
 
 
 def matrices(problem: Problem) -> int:
