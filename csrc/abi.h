@@ -8,7 +8,7 @@
 
 namespace blockscale {
 
-constexpr int ABI_VERSION = 4;
+constexpr int ABI_VERSION = 5;
 
 // Instruction sets, each including the ones before it on x86.
 enum Isa : int32_t { SCALAR = 0, AVX2 = 1, AVX512 = 2, AMX = 3 };
@@ -111,6 +111,7 @@ struct Quantize {
   int64_t x_column_stride;
   int32_t x_dtype;
   const float* tensor_scale;  // [groups, n], or null
+  const float* importance;    // [groups, k]: weights of squared errors; or null
   Matrices codes, scales;     // bytes
   int32_t isa;
   int32_t threads;

@@ -31,6 +31,7 @@ class Quantizer {
     read_numbers(x, call_.x_dtype, count_, call_.x_column_stride, x_);
     find_amax();
     for (int b = 0; b < blocks_; ++b) scale_[b] = choose_.from_amax(amax_[b], 1.0, tensor_scale_);
+    if (call_.importance) read_weights(call_.importance + group * call_.k + first);
     if (call_.rule.search == NEIGHBOURS) search_neighbours();
     if (call_.rule.search == FOUR_OVER_SIX) search_four_over_six();
     divide(scale_);
@@ -39,6 +40,20 @@ class Quantizer {
   }
 
  private:
+  // Ones in blocks where importance is zero throughout, or anywhere negative or not finite.
+  void read_weights(const float* importance) {
+    for (int b = 0; b < blocks_; ++b) {
+      const float* from = importance + b * call_.format.block;
+      double* to = weight_ + b * call_.format.block;
+      bool sound = true, any = false;
+      for (int i = 0; i < call_.format.block; ++i) {
+        sound &= from[i] >= 0 && from[i] < bits_to_float(INFINITE_BITS);
+        any |= from[i] > 0;
+      }
+      for (int i = 0; i < call_.format.block; ++i) to[i] = sound && any ? double(from[i]) : 1.0;
+    }
+  }
+
   // The amax of each block, and zeros for blocks that cannot be quantised.
   void find_amax() {
     const bool has_nan = call_.rule.nan_code >= 0;
@@ -87,6 +102,8 @@ class Quantizer {
         square_[i] = off * off;
       }
     }
+    if (call_.importance)
+      for (int64_t i = 0; i < count_; ++i) square_[i] = weight_[i] * square_[i];
     double *from = square_, *to = sum_;
     for (int64_t left = count_ / 2; left >= blocks_; left /= 2) {
       for (int64_t i = 0; i < left; ++i) to[i] = from[2 * i] + from[2 * i + 1];
@@ -165,6 +182,7 @@ class Quantizer {
   float tensor_scale_ = 1;
   float x_[LARGEST_BLOCK], quotient_[LARGEST_BLOCK];
   double square_[LARGEST_BLOCK], sum_[LARGEST_BLOCK / 2];
+  double weight_[LARGEST_BLOCK];  // of the squares, where there is an importance
   uint8_t codes_[LARGEST_BLOCK];
   float amax_[MOST_BLOCKS];
   bool lost_[MOST_BLOCKS];  // blocks with a NaN or an infinity that the scale can tell

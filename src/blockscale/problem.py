@@ -34,6 +34,7 @@ class Problem:
 
     m         rows of x: of each batch where `groups` batches are multiplied alike, in all where
               `ragged` groups of rows belong to `groups` experts
+    weighted  of quantize: squared errors have an importance for each column
     deterministic  bits must not depend on the number of threads
     x, w      "bfloat16" for a plain tensor, or the kind of a quantised one; for quantize and
               dequantize, x is the plain tensor [m, k] and w the quantised one
@@ -49,6 +50,7 @@ class Problem:
     bias: bool = False
     activation: str = ""
     rule: str = ""
+    weighted: bool = False
     deterministic: bool = False
     x: str
     w: str

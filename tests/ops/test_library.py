@@ -6,7 +6,7 @@ from torch.library import opcheck
 
 import blockscale as bs
 from blockscale import ops
-from blockscale.numerics import parse_activation
+from blockscale.numerics import parse_activation, rules_of
 from bounds import STEEPEST, UNIT, roundings
 
 
@@ -58,6 +58,8 @@ def test_opcheck_quantize_and_dequantize(fmt_):
     for shape, per_row in (((2, 4, 64), False), ((4, 64), True)):
         args = (torch.randn(shape), q.operand.kind, table, "absmax", None, per_row)
         opcheck(ops.quantize, args)
+        if "mse" in rules_of(fmt_):
+            opcheck(ops.quantize, (*args[:3], "mse", *args[4:], torch.rand(64)))
     opcheck(ops.dequantize, (*q.operand, torch.bfloat16))
 
 

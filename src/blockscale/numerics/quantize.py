@@ -4,6 +4,14 @@
     code    = nearest(fp32(x / divisor))
 
 All of it is carried in float64 (see `exact`); the roundings to float32 are the ones written.
+
+The rule "mse" takes the scale whose block has the least
+
+    sum over i of fp64(importance[i] * fp64(error[i]^2))      error = x - dequantised, in fp64
+
+with sums of neighbours first, then neighbours of those sums. Importance is a number for each column
+of x. Blocks where it is zero throughout, or anywhere negative or not finite, have plain squared
+errors, as if all of it were one; so has a call without importance.
 """
 
 from __future__ import annotations
@@ -70,6 +78,7 @@ def quantize_rows(
     rule: str,
     tensor_scale: Tensor | None,  # float32 [rows]; None where the format has none
     codebook: Tensor | None = None,  # float32 [2^bits]
+    importance: Tensor | None = None,  # float32 [k], for the rule "mse"
 ) -> Quantized:
     bits = float32_bits(x).unflatten(-1, (-1, format.block))  # [rows, blocks, block]
     if format.scale.nan_code is None:
@@ -80,7 +89,8 @@ def quantize_rows(
     amax = widen_bits(torch.where(finite, amax_bits, 0))
 
     per_row = torch.ones_like(amax[:, :1]) if tensor_scale is None else widen(tensor_scale)[:, None]
-    block = _Block(format, blocks, per_row, codebook)
+    weight = None if importance is None else _block_weights(importance, format.block)
+    block = _Block(format, blocks, per_row, codebook, weight)
     chosen = block_scale(amax, format, per_row, "absmax" if rule in _SEARCHES else rule)
     if rule in _SEARCHES:
         chosen = _SEARCHES[rule](block, chosen, amax)
@@ -93,6 +103,13 @@ def quantize_rows(
     return Quantized(codes.flatten(-2), chosen)
 
 
+def _block_weights(importance: Tensor, block: int) -> Tensor:
+    """float64 [blocks, block]: ones in blocks that plain squared errors are better for."""
+    weight = widen(importance).unflatten(-1, (-1, block))
+    usable = ((weight >= 0) & (weight < torch.inf)).all(-1) & (weight > 0).any(-1)
+    return torch.where(usable[:, None], weight, 1.0)
+
+
 class _Block(NamedTuple):
     """Blocks of numbers waiting for a scale."""
 
@@ -100,6 +117,7 @@ class _Block(NamedTuple):
     values: Tensor  # float64 [rows, blocks, block], finite or saturating
     tensor_scale: Tensor  # float64 [rows, 1]
     codebook: Tensor | None
+    weight: Tensor | None  # float64 [blocks, block], of squared errors
 
     def scale_value(self, chosen: Tensor) -> Tensor:
         return chosen if self.format.scale.bits == 32 else decode(chosen, self.format.scale)
@@ -118,6 +136,8 @@ class _Block(NamedTuple):
         values = decode(self.codes(scale), self.format.element, self.codebook)
         error = self.values - block_values(values, scale[..., None], self.tensor_scale[..., None])
         total = error * error
+        if self.weight is not None:
+            total = self.weight * total
         while total.shape[-1] > 1:
             total = total[..., 0::2] + total[..., 1::2]
         return total[..., 0]

@@ -16,7 +16,13 @@ from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.quantize import repack
 from blockscale.ops.unobserved import is_unobserved
-from blockscale.ops.validate import FLOAT_DTYPES, check_block, check_float, check_positive
+from blockscale.ops.validate import (
+    FLOAT_DTYPES,
+    check_block,
+    check_float,
+    check_not_negative,
+    check_positive,
+)
 
 __all__ = [
     "FLOAT_DTYPES",
@@ -30,6 +36,7 @@ __all__ = [
     "builds",
     "check_block",
     "check_float",
+    "check_not_negative",
     "check_positive",
     "choose",
     "dequantize",

@@ -38,6 +38,7 @@ def _quantize(
     rule: str,
     tensor_scale: Tensor | None,
     per_row: bool,
+    importance: Tensor | None = None,
 ) -> list[Tensor]:
     """codes, scale, then what the format has of tensor_scale and codebook."""
     parsed = parse_kind(kind)
@@ -46,7 +47,7 @@ def _quantize(
     if parsed.format.has_tensor_scale:  # cloned where given: an output must not be an input
         derived = derive_tensor_scale(x, parsed.format, per_row) if tensor_scale is None else None
         scalars = derived if tensor_scale is None else tensor_scale.clone()
-    codes, scale = run_quantize(x, parsed, rule, scalars, table)
+    codes, scale = run_quantize(x, parsed, rule, scalars, table, importance)
     return [part for part in (codes, scale, scalars, table) if part is not None]
 
 
@@ -57,6 +58,7 @@ def _quantize_fake(
     rule: str,
     tensor_scale: Tensor | None,
     per_row: bool,
+    importance: Tensor | None = None,
 ) -> list[Tensor]:
     parsed = parse_kind(kind)
     parts = [*storage(parsed, tuple(x.shape), x.device)]
@@ -71,8 +73,8 @@ def _quantize_fake(
 
 quantize = _define(
     "quantize",
-    "(Tensor x, str kind, float[] codebook, str rule, Tensor? tensor_scale, bool per_row)"
-    " -> Tensor[]",
+    "(Tensor x, str kind, float[] codebook, str rule, Tensor? tensor_scale, bool per_row,"
+    " Tensor? importance=None) -> Tensor[]",
     _quantize,
     _quantize_fake,
 )

@@ -46,6 +46,7 @@ def run_quantize(
     rule: str,
     tensor_scale: Tensor | None,  # float32, one per matrix or per row
     codebook: Tensor | None,
+    importance: Tensor | None = None,  # float32 [k] or [..., k], for the rule "mse"
 ) -> tuple[Tensor, Tensor]:
     """Codes and scales, in the layout of `kind`."""
     *lead, n, k = x.shape
@@ -53,7 +54,8 @@ def run_quantize(
     codes, scale = storage(kind, tuple(x.shape), x.device)
     if x.numel() == 0:
         return codes, scale
-    problem = _problem(groups * n, k, rule, x.dtype, str(kind), target_of(x.device))
+    weighted = importance is not None
+    problem = _problem(groups * n, k, rule, x.dtype, str(kind), target_of(x.device), weighted)
     row_scale = None
     if tensor_scale is not None:
         row_scale = spread_over_rows(tensor_scale, tuple(x.shape[:-1])).reshape(groups, n)
@@ -64,12 +66,15 @@ def run_quantize(
         codebook,
         codes.view(groups, *codes.shape[len(lead) :]),
         scale.view(groups, *scale.shape[len(lead) :]),
+        *([] if importance is None else [importance.expand(*lead, k).reshape(groups, k)]),
     )
     return codes, scale
 
 
 @lru_cache(maxsize=1024)
-def _problem(m: int, k: int, rule: str, dtype: torch.dtype, kind: str, target: str) -> Problem:
+def _problem(
+    m: int, k: int, rule: str, dtype: torch.dtype, kind: str, target: str, weighted: bool = False
+) -> Problem:
     """Remembered, since activations are quantised at every call."""
     return Problem(
         verb="quantize",
@@ -77,6 +82,7 @@ def _problem(m: int, k: int, rule: str, dtype: torch.dtype, kind: str, target: s
         n=0,
         k=k,
         rule=rule,
+        weighted=weighted,
         x=dtype_name(dtype),
         w=kind,
         out="uint8",

@@ -86,6 +86,14 @@ def check_positive(verb: str, name: str, scale: Tensor) -> None:
             )
 
 
+def check_not_negative(verb: str, name: str, values: Tensor) -> None:
+    """Looked at where `check_positive` looks."""
+    if torch.compiler.is_compiling() or values.device.type == "meta":
+        return
+    if (values.device.type == "cpu" or checks_enabled()) and bool((values < 0).any()):
+        raise ValueError(f"{verb}: {name} must not be negative, got {values.min().item():.6g}")
+
+
 def check_weight(verb: str, name: str, w: Operand) -> None:
     if len(w.shape) not in (2, 3):
         raise ValueError(f"{verb}: {name} must be [n, k] or [l, n, k], got shape {tuple(w.shape)}")

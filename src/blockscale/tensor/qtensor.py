@@ -230,12 +230,17 @@ class QTensor:
 
 
 def quantize_values(
-    x: Tensor, format: Format, rule: str, tensor_scale: Tensor | None, per_row: bool
+    x: Tensor,
+    format: Format,
+    rule: str,
+    tensor_scale: Tensor | None,
+    per_row: bool,
+    importance: Tensor | None = None,
 ) -> QTensor:
     """x [..., n, k], canonical. The arguments have been checked: see `quantize`."""
     place = canonical(format)
     kind, table = str(Kind(format, place)), list(format.codebook)
-    parts = ops.quantize(x, kind, table, rule, tensor_scale, per_row)
+    parts = ops.quantize(x, kind, table, rule, tensor_scale, per_row, importance)
     scalars = parts[2] if format.has_tensor_scale else None
     codebook = parts[-1] if format.is_codebook else None
     return QTensor(format, tuple(x.shape), parts[0], parts[1], scalars, codebook, place)

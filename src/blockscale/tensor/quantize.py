@@ -19,6 +19,7 @@ def quantize(
     *,
     scale: str = "absmax",
     tensor_scale: float | Tensor | str | None = None,
+    importance: Tensor | None = None,
     check: bool = False,
 ) -> QTensor:
     """x [..., n, k] in a block-scaled format.
@@ -27,6 +28,9 @@ def quantize(
                   power-of-two scales; "four_over_six"; "mse", a search for the least squared error
     tensor_scale  None: derived, one per matrix. "row": derived, one per row. A number, or a tensor
                   shaped like the leading dimensions or like the rows: used as it is
+    importance    for "mse": what a squared error costs in each column, [k] or [..., k]; such as the
+                  mean square of the inputs that meet it. Blocks where it is zero throughout or not
+                  finite have plain squared errors
     check         raise on NaN and Inf. Otherwise a block with one decodes to NaN; codebook formats
                   have no NaN, there it counts as 0 and Inf saturates
     """
@@ -45,7 +49,8 @@ def quantize(
         _check_finite(x)
     given = _given_tensor_scale(x, format, tensor_scale)
     per_row = isinstance(tensor_scale, str)
-    return quantize_values(x.detach(), format, scale, given, per_row)
+    weights = None if importance is None else _given_importance(x, importance, scale)
+    return quantize_values(x.detach(), format, scale, given, per_row, weights)
 
 
 def fit_codebook(samples: Tensor, k: int, *, block: int = 32) -> Format:
@@ -88,6 +93,24 @@ def _given_tensor_scale(
             f"per row {list(per_row)}, got shape {list(given.shape)}"
         )
     ops.check_positive("quantize", "tensor_scale", given)
+    return given
+
+
+def _given_importance(x: Tensor, importance: Tensor, scale: str) -> Tensor:
+    """As float32 [k] or [leading, k] on x's device."""
+    if scale != "mse":
+        raise ValueError(
+            f"quantize: importance weighs the errors that scale='mse' searches, and scale is "
+            f"{scale!r}: leave one of them out"
+        )
+    given = torch.as_tensor(importance).detach().to(device=x.device, dtype=torch.float32)
+    shared, own = [x.shape[-1]], [*x.shape[:-2], x.shape[-1]]
+    if list(given.shape) not in (shared, own):
+        wanted = f"{shared}" if shared == own else f"{shared} or {own}"
+        raise ValueError(
+            f"quantize: importance must be {wanted} for x {list(x.shape)}, got {list(given.shape)}"
+        )
+    ops.check_not_negative("quantize", "importance", given)
     return given
 
 

@@ -7,6 +7,10 @@ tensor_scale  float32 [groups, n], one per row, or None where the format has non
 codebook      float32 [2^bits], or None
 codes, scale  outputs: storage in the layout of the problem's w
 
+Where the problem is `weighted`, and only there, one more tensor follows:
+
+importance    float32 [groups, k], of the squared errors that the rule "mse" searches
+
 A kernel may have `launch_deriving` too: the same, but tensor_scale is an output, chosen row by row.
 """
 

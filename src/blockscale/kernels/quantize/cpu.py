@@ -42,11 +42,13 @@ def launch(
     codebook: Tensor | None,  # float32 [2^bits]
     codes: Tensor,
     scale: Tensor,
+    importance: Tensor | None = None,  # float32 [groups, k]
 ) -> None:
     layout = problem.w_kind.layout
     groups, n, k = x.shape
     row_scale = None if tensor_scale is None else tensor_scale.contiguous()
     table = None if codebook is None else codebook.contiguous()
+    weights = None if importance is None else importance.contiguous()
     call = native.Quantize(
         *_described(problem.w, problem.rule, pointer(table)),
         native.CODE_LAYOUTS[layout.codes],
@@ -57,6 +59,7 @@ def launch(
         x.stride(2),
         native.DTYPES[problem.x],
         pointer(row_scale),
+        pointer(weights),
         matrices(codes),
         matrices(scale),
         native.ISAS.index(config.isa),

@@ -28,6 +28,7 @@ def launch(
     codebook: Tensor | None,  # float32 [2^bits]
     codes: Tensor,
     scale: Tensor,
+    importance: Tensor | None = None,  # float32 [groups, k]
 ) -> None:
     format, layout = problem.w_kind
     for group, values in enumerate(x):
@@ -39,6 +40,7 @@ def launch(
                 problem.rule,
                 None if row_scale is None else row_scale[rows],
                 codebook,
+                None if importance is None else importance[group],
             )
             for rows in panels(config, 0, len(values))
         ]
