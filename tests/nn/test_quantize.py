@@ -281,13 +281,14 @@ def test_the_report_has_the_right_numbers(monkeypatch, panel):
 def test_the_report_prints_as_a_table():
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(40, 40))
     report = bs.quantize_(model, bs.MXFP8)
-    head, first, second, total = str(report).splitlines()
+    head, first, second, total, importance = str(report).splitlines()
     assert head.split() == ["layer", "shape", "format", "before", "after", "error", "SQNR"]
     assert first.split()[:6] == ["0", "64", "x", "64", "mxfp8", "16.38"]
     assert first.endswith(" dB")
     assert "needs k divisible by 32" in second
     assert total == "1 quantised, 1 kept: 22.78 kB -> 10.62 kB (46.6%)"
     assert first.index("mxfp8") == head.index("format")
+    assert importance.endswith("weigh the same: Sequential is no language model of transformers")
 
 
 def test_lossless_weights_have_no_error():

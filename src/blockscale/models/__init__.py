@@ -5,10 +5,11 @@ from blockscale.models.generate import Generation, generate
 from blockscale.models.judge import Quality, judge
 from blockscale.models.likelihood import Score, compare, standard_error, windows
 from blockscale.models.load import import_transformers, load_model, load_tokenizer
-from blockscale.models.precision import best_dtype, emulates_bfloat16, parse_dtype
+from blockscale.models.precision import best_dtype, parse_dtype
 from blockscale.models.recipe import Recipe
 from blockscale.models.size import bits_per_weight, is_quantized, model_bytes, peak_memory
 from blockscale.models.text import python_reference, tokenize
+from blockscale.runtime import emulates_bfloat16
 
 __all__ = [
     "Generation",

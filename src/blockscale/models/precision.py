@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from blockscale.runtime import emulates_bfloat16
+
 _DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -15,13 +17,6 @@ def best_dtype(wanted: torch.dtype, device: torch.device | str) -> torch.dtype:
     """The dtype that is wanted, or float32 where the device would emulate it."""
     halves = (torch.bfloat16, torch.float16)
     return torch.float32 if wanted in halves and emulates_bfloat16(device) else wanted
-
-
-def emulates_bfloat16(device: torch.device | str) -> bool:
-    """Whether 16-bit products are slower than float32: CPUs without instructions for them."""
-    if torch.device(device).type != "cpu":
-        return False
-    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def parse_dtype(name: str | None) -> torch.dtype | None:

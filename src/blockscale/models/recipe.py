@@ -10,6 +10,7 @@ from typing import Any
 from blockscale.formats import Format
 from blockscale.formats import format as find_format
 from blockscale.nn import Report, quantize_
+from blockscale.nn.importance import RANDOM, Importance
 
 _KEEP = "keep"
 _FIT = "+fit"
@@ -36,15 +37,24 @@ class Recipe:
             formats[pattern or "*"] = None if name == _KEEP else find_format(name)
         return cls(text, formats, fit=listed != text)
 
-    def apply_(self, model: Any, *, progress: bool | None = None) -> Report:
-        """Quantise a model in place, block scales searched."""
-        codebook = "fit" if self.fit else None
-        return quantize_(model, dict(self.formats), codebook=codebook, progress=progress)
+    def apply_(
+        self, model: Any, *, importance: Importance = RANDOM, progress: bool | None = None
+    ) -> Report:
+        """Quantise a model in place, block scales searched. `importance` is as in `quantize_`."""
+        return quantize_(
+            model,
+            dict(self.formats),
+            codebook="fit" if self.fit else None,
+            importance=importance,
+            progress=progress,
+        )
 
-    def copy_of(self, model: Any, *, progress: bool | None = None) -> Any:
+    def copy_of(
+        self, model: Any, *, importance: Importance = RANDOM, progress: bool | None = None
+    ) -> Any:
         """A quantised copy; the model stays as it is."""
         twin = copy.deepcopy(model)
-        self.apply_(twin, progress=progress)
+        self.apply_(twin, importance=importance, progress=progress)
         return twin
 
     def __str__(self) -> str:

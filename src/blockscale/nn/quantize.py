@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod, sqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from blockscale.formats import Format
 from blockscale.nn.experts import Experts
 from blockscale.nn.fused import read_fused
+from blockscale.nn.importance import RANDOM, Importance, find_importance
 from blockscale.nn.linear import Linear
 from blockscale.nn.packed import PackedModule, known_x_format
 from blockscale.nn.plan import Step, Weight, make_plan, weights_of
@@ -37,6 +39,7 @@ def quantize_(
     x_format: Format | str | None = None,
     *,
     codebook: str | None = None,
+    importance: Importance = RANDOM,
     progress: bool | None = None,
 ) -> Report:
     """Swap every `nn.Linear` and all fused experts of a model for quantised ones, in place.
@@ -49,6 +52,10 @@ def quantize_(
     scale     how block scales are chosen, as in `quantize`
     x_format  what activations are quantised to on the fly, as in `matmul`
     codebook  "fit": each weight in a codebook format gets a table fitted to it
+    importance  what errors cost in each column of a weight, for scale="mse": "random" measures the
+              inputs of all layers on random token ids, where the model is a language model; a
+              function of the model measures them while it runs it on batches; tensors by the names
+              of weights, as `nn.measure_importance` returns them; None: all columns are alike
     progress  a bar on stderr; None: where that is a terminal
 
     A layer whose k is not a multiple of the block is kept, as is one that shares its weight with
@@ -62,6 +69,8 @@ def quantize_(
     _check_codebook(codebook, formats)
     plan = make_plan(model, formats, selector(where), x_format)
     _check_loaded(model, plan)
+    found = find_importance(model, importance, scale, plan, progress)
+    rule = _Rule(scale, found.by_name)
     layers: list[LayerReport] = []
     fit = codebook is not None
     with torch.inference_mode(mode=False):  # what that makes could never take part in training
@@ -69,8 +78,15 @@ def quantize_(
             if isinstance(decision, str):
                 layers += _kept(names[0], model.get_submodule(names[0]), decision)
             else:
-                layers += _swap(model, names, decision, scale, x_format, fit)
-    return Report(tuple(layers), formats.unused)
+                layers += _swap(model, names, decision, rule, x_format, fit)
+    return Report(tuple(layers), formats.unused, found.origin)
+
+
+class _Rule(NamedTuple):
+    """How block scales are chosen."""
+
+    scale: str
+    importance: Mapping[str, Tensor]  # by the names of weights
 
 
 def _check_loaded(model: nn.Module, plan: Sequence[Step]) -> None:
@@ -105,7 +121,7 @@ def _swap(
     model: nn.Module,
     names: tuple[str, ...],
     formats: tuple[Format, ...],
-    scale: str,
+    rule: _Rule,
     x_format: Format | str | None,
     fit: bool,
 ) -> list[LayerReport]:
@@ -114,10 +130,24 @@ def _swap(
     layers, parts = [], []
     for weight, format in zip(weights_of(names[0], module), formats, strict=True):
         fitted = _fit(weight, format) if fit else format
-        made = [quantize(part.contiguous(), fitted, scale=scale) for part in weight.parts]
+        weights = rule.importance.get(weight.name)
+        made = [
+            quantize(part.contiguous(), fitted, scale=rule.scale, importance=weights)
+            for part in weight.parts
+        ]
         after = sum(q.nbytes for q in made)
         error = _relative_error(weight.parts, made)
-        layers.append(LayerReport(weight.name, weight.shape, weight.nbytes, after, fitted, error))
+        layers.append(
+            LayerReport(
+                weight.name,
+                weight.shape,
+                weight.nbytes,
+                after,
+                fitted,
+                error,
+                weighted=weights is not None,
+            )
+        )
         parts += made
     twin = _assemble(module, parts, x_format).train(module.training)
     for name in names:

@@ -20,6 +20,7 @@ class LayerReport:
     format: Format | None = None
     relative_error: float = 0.0  # |w - dequantised| / |w|, Euclidean
     reason: str = ""  # why it was kept
+    weighted: bool = False  # its scales were searched with an importance for each column
 
     @property
     def is_quantized(self) -> bool:
@@ -37,6 +38,7 @@ class Report:
 
     layers: tuple[LayerReport, ...]
     unused_patterns: tuple[str, ...] = ()  # of formats by name: no layer got its format from these
+    importance: str = ""  # where that of the columns is from, or why there is none
 
     @property
     def quantized(self) -> tuple[LayerReport, ...]:
@@ -61,8 +63,17 @@ class Report:
             f"{len(self.quantized)} quantised, {len(self.kept)} kept: {_size(self.bytes_before)} "
             f"-> {_size(self.bytes_after)} ({share:.1%})"
         )
+        if self.importance:
+            lines.append(self._importance())
         lines += [f"no layer got its format from {name!r}" for name in self.unused_patterns]
         return "\n".join(lines)
+
+    def _importance(self) -> str:
+        plain = [layer for layer in self.quantized if not layer.weighted]
+        if len(plain) == len(self.quantized):
+            return f"errors of all columns weigh the same: {self.importance}"
+        rest = f", in all but {len(plain)} of {len(self.quantized)} weights" if plain else ""
+        return f"errors of columns are weighed by their inputs, {self.importance}{rest}"
 
 
 _COLUMNS: dict[str, Callable[[LayerReport], str]] = {

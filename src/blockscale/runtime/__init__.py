@@ -5,7 +5,13 @@ from blockscale.runtime.ceilings import Ceilings, ceilings
 from blockscale.runtime.determinism import deterministic, is_deterministic
 from blockscale.runtime.environment import VARIABLES, checks_enabled
 from blockscale.runtime.native import Native, load_native
-from blockscale.runtime.target import describe_device, devices, resolve_device, target_of
+from blockscale.runtime.target import (
+    describe_device,
+    devices,
+    emulates_bfloat16,
+    resolve_device,
+    target_of,
+)
 
 __all__ = [
     "VARIABLES",
@@ -16,6 +22,7 @@ __all__ = [
     "describe_device",
     "deterministic",
     "devices",
+    "emulates_bfloat16",
     "is_deterministic",
     "load_native",
     "native",

@@ -34,6 +34,13 @@ def resolve_device(device: torch.device | str) -> torch.device:
     return resolved
 
 
+def emulates_bfloat16(device: torch.device | str) -> bool:
+    """Whether 16-bit products are slower than float32: CPUs without instructions for them."""
+    if torch.device(device).type != "cpu":
+        return False
+    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def devices() -> list[torch.device]:
     """The CPU, then each GPU. Asking counts GPUs; it does not initialise CUDA."""
     return [torch.device("cpu")] + [

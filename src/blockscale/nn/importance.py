@@ -1,0 +1,142 @@
+"""What an error in each column of a weight costs: the mean square of the inputs that meet it.
+
+The error of a product is the error of the weight times the input, so where inputs are large, errors
+should be small. Weighing squared errors that way while block scales are searched costs nothing at
+inference: same format, same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from blockscale.nn.fused import is_fused, read_fused
+from blockscale.nn.moments import watching
+from blockscale.nn.plan import Step, weights_of
+from blockscale.nn.random_ids import LENGTH, WINDOWS, run_on_random_ids, why_not_random_ids
+from blockscale.nn.widened import widened
+
+RANDOM = "random"
+Importance = str | Mapping[str, Tensor] | Callable[[nn.Module], object] | None
+
+
+class Found(NamedTuple):
+    """Importance by the names of weights, and where it is from, for the report."""
+
+    by_name: Mapping[str, Tensor]
+    origin: str
+
+
+def measure_importance(
+    model: nn.Module, run: Callable[[nn.Module], object] | None = None
+) -> dict[str, Tensor]:
+    """Mean squares of the inputs of every linear layer and of all fused experts, by name.
+
+    run   calls the model on batches; by default, on random token ids. Gradients are off, and the
+          model is in evaluation mode meanwhile
+
+    The result is what `quantize_` takes as `importance`: float32 [k], and [experts, k] for the
+    second weight of experts. Layers that nothing reached are left out.
+    """
+    modules = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        or (is_fused(module) and not isinstance(read_fused(module), str))
+    }
+    if run is None and (reason := why_not_random_ids(model)):
+        raise ValueError(f"measure_importance: {reason}: pass a function that runs the model")
+    return _measure(model, modules, run)
+
+
+def find_importance(
+    model: nn.Module,
+    given: Importance,
+    scale: str,
+    plan: Sequence[Step],
+    progress: bool | None,
+) -> Found:
+    """What `quantize_` was given, measured where it has to be."""
+    if given is not None and given != RANDOM:
+        _check_given(given, scale)
+    if given is None or scale != "mse":
+        return Found({}, "importance=None" if scale == "mse" else "")
+    if isinstance(given, Mapping):
+        _check_names(model, given, plan)
+        return Found(given, "as given")
+    modules = {
+        names[0]: model.get_submodule(names[0])
+        for names, decision in plan
+        if not isinstance(decision, str)
+    }
+    if not modules:
+        return Found({}, "")
+    if callable(given):
+        return Found(_measure(model, modules, given), "measured on inputs that were given")
+    reason = why_not_random_ids(model)
+    if reason:
+        return Found({}, reason)
+    found = _measure(model, modules, None, progress)
+    return Found(found, f"measured on {WINDOWS * LENGTH:,} random token ids")
+
+
+def _measure(
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    run: Callable[[nn.Module], object] | None,
+    progress: bool | None = False,
+) -> dict[str, Tensor]:
+    with torch.no_grad(), _evaluating(model), widened(model), watching(modules) as moments:
+        if run is None:
+            run_on_random_ids(model, modules.values(), progress)
+        else:
+            run(model)
+    return moments.means()
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """No dropout; afterwards each module is in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _check_given(given: Importance, scale: str) -> None:
+    if isinstance(given, str) or not (isinstance(given, Mapping) or callable(given)):
+        raise TypeError(
+            f"quantize_: importance must be 'random', None, tensors by name or a function of the "
+            f"model, got {given!r}"
+        )
+    if scale != "mse":
+        raise ValueError(
+            f"quantize_: importance weighs the errors that scale='mse' searches, and scale is "
+            f"{scale!r}: leave one of them out"
+        )
+
+
+def _check_names(model: nn.Module, given: Mapping[str, Tensor], plan: Sequence[Step]) -> None:
+    """Every name is that of a weight, kept or not, and fits its shape."""
+    weights = {
+        weight.name: weight
+        for names, _ in plan
+        for name in names
+        for weight in weights_of(name, model.get_submodule(name))
+    }
+    for name, values in given.items():
+        if name not in weights:
+            raise ValueError(f"quantize_: importance has {name!r}, and no weight is called so")
+        *lead, _, k = weights[name].shape
+        if list(values.shape) not in ([k], [*lead, k]):
+            raise ValueError(
+                f"quantize_: importance of {name} must be {[k]}"
+                f"{f' or {[*lead, k]}' if lead else ''}, got {list(values.shape)}"
+            )
