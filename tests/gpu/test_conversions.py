@@ -1,6 +1,7 @@
 """CUDA quantize, dequantize and tensor scales: the bits of the definition, whatever the input."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from blockscale.formats import CATALOGUE, MXFP4, NVFP4
 from blockscale.kernels import Parts
 from blockscale.kernels.dequantize import reference as defined_dequantize
 from blockscale.kernels.dequantize import sm80 as cuda_dequantize
+from blockscale.kernels.prepared import fragments
 from blockscale.kernels.quantize import reference as defined_quantize
 from blockscale.kernels.quantize import sm80 as cuda_quantize
+from blockscale.kernels.repack_fragments import pack_fragments
 from blockscale.kernels.tensor_scale import tensor_scales
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
@@ -79,22 +82,26 @@ def assert_same(got, expected, what):
     assert not len(where), f"{what}: {len(where)} differ, first at {where[0].tolist()}"
 
 
-def quantize_by(kernel, x, format, rule, tensor_scale, layout=None):
+def quantize_by(kernel, x, format, rule, tensor_scale, layout=None, importance=None):
     kind = Kind(format, layout or canonical(format))
     table = torch.tensor(format.codebook, device=x.device) if format.is_codebook else None
     problem = problem_of("quantize", kind, x.shape[0] * x.shape[1], x.shape[2], x.dtype, rule)
+    weights = []
+    if importance is not None:
+        problem, weights = replace(problem, weighted=True), [importance.to(x.device)]
     codes, scale = storage(kind, tuple(x.shape), x.device)
     codes.fill_(0xA5)
     scale.fill_(0xA5)
     given = None if tensor_scale is None else tensor_scale.to(x.device)
-    kernel.launch(problem, kernel.configs(problem)[0], x, given, table, codes, scale)
+    kernel.launch(problem, kernel.configs(problem)[0], x, given, table, codes, scale, *weights)
     return codes, scale
 
 
-def check_quantize(x, format, rule, tensor_scale, layout=None):
+def check_quantize(x, format, rule, tensor_scale, layout=None, importance=None):
     """The CPU defines; x is on either."""
-    expected = quantize_by(defined_quantize, x.cpu(), format, rule, tensor_scale, layout)
-    got = quantize_by(cuda_quantize, x.cuda(), format, rule, tensor_scale, layout)
+    given = format, rule, tensor_scale, layout, importance
+    expected = quantize_by(defined_quantize, x.cpu(), *given)
+    got = quantize_by(cuda_quantize, x.cuda(), *given)
     for name, a, b in zip(("codes", "scale"), got, expected, strict=True):
         assert_same(a, b, name)
 
@@ -104,6 +111,15 @@ def test_quantize_gives_the_bits_of_the_definition(format, rule, dtype):
     x = hard_rows(format, columns(format)).to(dtype)
     for tensor_scale in row_scales(format, x):
         check_quantize(x, format, rule, tensor_scale)
+
+
+@pytest.mark.parametrize("format", [NVFP4, MXFP4, CATALOGUE["kbit3"]], ids=str)
+def test_weighted_errors_choose_as_the_definition_does(format):
+    x = hard_rows(format, columns(format)).repeat(2, 1, 1).bfloat16()
+    importance = torch.rand(2, x.shape[2]) * torch.randn(2, x.shape[2]).exp()
+    importance[1, 3], importance[1, 70:130] = -1.0, 0.0
+    for tensor_scale in row_scales(format, x):
+        check_quantize(x, format, "mse", tensor_scale, importance=importance)
 
 
 @pytest.mark.parametrize("format", [NVFP4, MXFP4, *map(CATALOGUE.get, ("mxfp8", "kbit4"))], ids=str)
@@ -212,6 +228,17 @@ def test_activations_get_tensor_scales_in_the_same_launch(m):
         got = quantize_activations(x.cuda(), format.spec, format.codebook, None)
         for a, b in zip(got.tensors, expected.tensors, strict=True):
             assert_same(a, b, format)
+
+
+@pytest.mark.parametrize("format", [fmt for fmt in EVERY if fragments(fmt)], ids=str)
+def test_prepared_bytes_are_those_of_the_layout(format):
+    for shape in ((2, 37, 160), (1, 16, 1056)):
+        now, target = canonical(format), fragments(format)
+        parts = on_gpu(any_parts(format, now, shape))
+        codes, scale = pack_fragments(parts.codes, parts.scale, format, now, shape)
+        unpacked = now.unpack_codes(parts.codes.cpu(), format, shape)
+        assert_same(codes, target.pack_codes(unpacked, format), "codes")
+        assert_same(scale, target.pack_scale(parts.scale.cpu(), format), "scale")
 
 
 def test_the_cuda_kernels_are_chosen():

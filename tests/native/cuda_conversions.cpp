@@ -4,6 +4,7 @@
 //   RULES         RULE(search, carry_from) for each rule, comma-separated
 //   TENSOR_SCALE  NONE, FROM_LARGEST or POWER
 #include <cstdint>
+#include <type_traits>
 
 #include "dequantize_block.cuh"
 #include "numbers.cuh"
@@ -38,33 +39,62 @@ Block read(const void* x, int64_t block) {
     return Block(run, 0);
 }
 
-template <Search SEARCH, u32 CARRY_FROM>
-void quantize(int64_t dtype, const void* x, const float* tensor_scale, const float* codebook,
-              int64_t blocks, uint8_t* codes, uint32_t* scales) {
-    const Tables<Kind::Element> tables(codebook);
-    using Rule = ScaleRule<Kind, CARRY_FROM>;
-    const auto read_block = dtype == 0 ? read<Wide> : dtype == 1 ? read<BFloat16> : read<Float16>;
-    for (int64_t b = 0; b < blocks; ++b, codes += Kind::BLOCK) {
-        const Block numbers = read_block(x, b);
-        const BlockQuantizer<Kind, Rule, SEARCH, Kind::BLOCK, decltype(tables.encoder)> block(
-            numbers, tensor_scale[b], tables.encoder);
-        block.codes([&](int i, u32 even, u32 odd) {
-            codes[i] = uint8_t(even >> tables.encoder.SHIFT);
-            codes[i + 1] = uint8_t(odd >> tables.encoder.SHIFT);
-        });
-        scales[b] = block.scale();
+struct Call {
+    int64_t dtype, blocks;
+    const void* x;
+    const float *tensor_scale, *codebook, *importance;  // one for each block, and for each number
+    uint8_t* codes;
+    uint32_t* scales;
+};
+
+using Plain = Unweighted<Kind, Kind::BLOCK>;
+using Heavy = Weighted<Kind, Kind::BLOCK>;
+
+template <class Weights>
+Weights read_weights(const float* importance, int64_t first) {
+    if constexpr (std::is_same<Weights, Plain>::value) {
+        return {};
+    } else {
+        Run<Wide, Kind::BLOCK> run;
+        std::memcpy(run.words, importance + first, run.BYTES);
+        return {run, 0};
     }
 }
 
-#define RULE(search, carry_from) quantize<search, carry_from>
+template <Search SEARCH, u32 CARRY_FROM, class Weights>
+void quantize(const Call& call) {
+    const Tables<Kind::Element> tables(call.codebook);
+    using Encoder = decltype(tables.encoder);
+    using Rule = ScaleRule<Kind, CARRY_FROM>;
+    const auto read_block = call.dtype == 0 ? read<Wide> : call.dtype == 1 ? read<BFloat16> : read<Float16>;
+    for (int64_t b = 0; b < call.blocks; ++b) {
+        const int64_t first = b * Kind::BLOCK;
+        const Block numbers = read_block(call.x, b);
+        const Weights weights = read_weights<Weights>(call.importance, first);
+        const BlockQuantizer<Kind, Rule, SEARCH, Kind::BLOCK, Encoder, Weights> block(
+            numbers, weights, call.tensor_scale[b], tables.encoder);
+        block.codes([&](int i, u32 even, u32 odd) {
+            call.codes[first + i] = uint8_t(even >> tables.encoder.SHIFT);
+            call.codes[first + i + 1] = uint8_t(odd >> tables.encoder.SHIFT);
+        });
+        call.scales[b] = block.scale();
+    }
+}
 
-using Quantize = void (*)(int64_t, const void*, const float*, const float*, int64_t, uint8_t*, uint32_t*);
+template <Search SEARCH, u32 CARRY_FROM>
+void quantize_as_weighted(const Call& call) {
+    if constexpr (SEARCH == NEIGHBOURS)
+        if (call.importance) return quantize<SEARCH, CARRY_FROM, Heavy>(call);
+    quantize<SEARCH, CARRY_FROM, Plain>(call);
+}
 
-extern "C" void quantize_blocks(int64_t rule, int64_t dtype, const void* x, const float* tensor_scale,
-                                const float* codebook, int64_t blocks, uint8_t* codes,
-                                uint32_t* scales) {
-    static const Quantize rules[] = {RULES};
-    rules[rule](dtype, x, tensor_scale, codebook, blocks, codes, scales);
+#define RULE(search, carry_from) quantize_as_weighted<search, carry_from>
+
+extern "C" void quantize_blocks(int64_t rule, int64_t dtype, int64_t blocks, const void* x,
+                                const float* tensor_scale, const float* codebook,
+                                const float* importance, uint8_t* codes, uint32_t* scales) {
+    static void (*const rules[])(const Call&) = {RULES};
+    rules[rule]({dtype, blocks, x, tensor_scale, codebook, importance, codes, scales});
 }
 
 // Each pair of codes with a scale of its own; the three dtypes one after the other.

@@ -19,6 +19,7 @@ from hard_inputs import DTYPES, EVERY, any_bits, columns, hard_rows, row_scales
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 SOURCE = Path(__file__).parent / "cuda_conversions.cpp"
 FORMATS = [each for each in EVERY if each.block <= 1024]  # larger blocks take long to compile
+SEARCHED = [each for each in FORMATS if "mse" in rules_of(each)]
 SCALED = [each for each in FORMATS if each.has_tensor_scale]
 BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 
@@ -59,24 +60,25 @@ class Conversions:
         ]
         getattr(self.library, name)(*given)
 
-    def quantize(self, x, rule, tensor_scale):  # [rows, k], float32 [rows] or None
+    def quantize(self, x, rule, tensor_scale, importance):  # [rows, k], [rows] or None, [k] or None
         rows, blocks = len(x), x.shape[1] // self.format.block
         each = torch.ones(rows) if tensor_scale is None else tensor_scale
+        each = each.repeat_interleave(blocks)
+        weights = None if importance is None else importance.expand(x.shape).contiguous()
         codes = torch.empty(x.shape, dtype=torch.uint8)
         scale = torch.empty(rows, blocks, dtype=torch.int32)
-        index = rules_of(self.format).index(rule)
-        each, dtype = each.repeat_interleave(blocks), DTYPES.index(x.dtype)
-        numbers = [x.contiguous(), each, self.codebook]
-        self.call("quantize_blocks", index, dtype, *numbers, rows * blocks, codes, scale)
+        facts = rules_of(self.format).index(rule), DTYPES.index(x.dtype), rows * blocks
+        read = x.contiguous(), each, self.codebook, weights
+        self.call("quantize_blocks", *facts, *read, codes, scale)
         stored = scale.view(torch.uint8).reshape(rows, blocks, 4)
         return codes, stored[..., : self.format.scale.bits // 8].flatten(1)
 
-    def check_quantize(self, x, tensor_scale):
-        for rule in rules_of(self.format):
-            expected = quantize_rows(x, self.format, rule, tensor_scale, self.codebook)
-            for name, a, b in zip(
-                ("codes", "scale"), self.quantize(x, rule, tensor_scale), expected, strict=True
-            ):
+    def check_quantize(self, x, tensor_scale, rules, importance=None):
+        given = tensor_scale, self.codebook, importance
+        for rule in rules:
+            expected = quantize_rows(x, self.format, rule, *given)
+            got = self.quantize(x, rule, tensor_scale, importance)
+            for name, a, b in zip(("codes", "scale"), got, expected, strict=True):
                 where = (a != b).nonzero()
                 assert not len(where), f"{rule} {name}: {len(where)} differ, first {where[0]}"
 
@@ -86,7 +88,22 @@ class Conversions:
 def test_quantize_has_the_bits_of_the_definition(format, dtype):
     x = hard_rows(format, columns(format)).to(dtype)
     for tensor_scale in row_scales(format, x):
-        conversions(format).check_quantize(x[0], None if tensor_scale is None else tensor_scale[0])
+        given = None if tensor_scale is None else tensor_scale[0]
+        conversions(format).check_quantize(x[0], given, rules_of(format))
+
+
+@pytest.mark.parametrize("format", SEARCHED, ids=str)
+def test_weighted_errors_choose_as_the_definition_does(format):
+    k = columns(format)
+    x = hard_rows(format, k)
+    ordinary = torch.rand(k) * torch.randn(k).exp()
+    by_block = torch.arange(k) // format.block
+    odd = torch.where(by_block % 5 == 1, -1.0, ordinary).masked_fill(by_block % 5 == 2, torch.inf)
+    sparse = ordinary * (torch.rand(k) < 0.1)
+    for importance in (ordinary, odd, sparse, ordinary * 1e30, ordinary * 1e-30, any_bits(k)):
+        for tensor_scale in row_scales(format, x)[:1]:
+            given = None if tensor_scale is None else tensor_scale[0]
+            conversions(format).check_quantize(x[0], given, ["mse"], importance)
 
 
 def beside_boundaries(format, divisors, k):
@@ -110,7 +127,7 @@ def test_quotients_beside_a_boundary_are_on_their_side(format):
     exponent = torch.randint(127 - 40, 127 + 40, (rows,), dtype=torch.int32)
     divisors = (exponent << 23 | mantissa).view(torch.float32)
     x = beside_boundaries(format, divisors, 2 * max(format.block, 32))
-    conversions(format).check_quantize(x, divisors)
+    conversions(format).check_quantize(x, divisors, rules_of(format))
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)

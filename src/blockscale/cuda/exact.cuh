@@ -87,11 +87,13 @@ EXACT u32 largest_halves(u32 a, u32 b) {
 }
 EXACT u32 largest_bfloat16(u32 a, u32 b) { return largest_halves(a, b); }
 EXACT u32 largest_float16(u32 a, u32 b) { return largest_halves(a, b); }
+#ifndef BS_HAS_LANES  // a block has one lane
 template <class T>
 EXACT T across(T value, int) {
-    return value;  // a block has one lane here
+    return value;
 }
 EXACT bool any_lane(bool value) { return value; }
+#endif
 
 #endif
 

@@ -7,6 +7,7 @@
 //   BS_NUMBERS       of x: Wide, BFloat16 or Float16
 //   BS_PACKING       BIT_STREAM or BIT_PLANES
 //   BS_BLOCKED       scales go into atoms of 128 x 4, else row by row
+//   BS_WEIGHTED      squared errors have weights, column by column
 //   BS_VALUES        numbers of a lane: whole groups of the packing
 //   BS_THREADS       of a thread block
 #include "amax.cuh"
@@ -19,6 +20,7 @@ struct Arguments {
     Matrices x;             // [groups, n, k], 16-byte aligned rows
     Matrices tensor_scale;  // float32 [groups, n, 1]; written where it is derived
     const float* codebook;
+    Matrices importance;  // float32 [groups, k]: without rows
     Matrices codes;
     Matrices scales;  // a row of atoms counts as a row where they are blocked
     Rows rows;
@@ -66,15 +68,40 @@ EXACT void write_scale(const Arguments& a, const Place& at, u32 block, u32 scale
     }
 }
 
+// The numbers and weights of a unit.
+template <bool WEIGHTED>
+struct Unit {
+    using Weights = Unweighted<Kind, PART>;
+    Run<Numbers, VALUES> run;
+
+    EXACT Unit(const Arguments& a, const Place& at)
+        : run(load_run<Run<Numbers, VALUES>>(a.x.row(at.group, at.row), at.unit)) {}
+    EXACT Weights weights(int) const { return {}; }
+};
+
+template <>
+struct Unit<true> : Unit<false> {
+    using Weights = Weighted<Kind, PART>;
+    Run<Wide, VALUES> importance;
+
+    EXACT Unit(const Arguments& a, const Place& at)
+        : Unit<false>(a, at),
+          importance(load_run<Run<Wide, VALUES>>(a.importance.row(at.group, 0), at.unit)) {}
+    EXACT Weights weights(int first) const { return {importance, first}; }
+};
+
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
 EXACT void quantize_unit(const Arguments& a, const Encoder& encoder, const Place& at,
                          float tensor_scale, bool writes) {
-    auto run = load_run<Run<Numbers, VALUES>>(a.x.row(at.group, at.row), at.unit);
+    Unit<BS_WEIGHTED> unit(a, at);
     Packed<Kind::BITS, BS_PACKING, VALUES> packed;
 #pragma unroll
     for (int first = 0; first < VALUES; first += PART) {
-        const BlockNumbers<Kind, PART> numbers(run, first);
-        const BlockQuantizer<Kind, Rule, BS_SEARCH, PART, Encoder> block(numbers, tensor_scale, encoder);
+        const BlockNumbers<Kind, PART> numbers(unit.run, first);
+        const auto weights = unit.weights(first);
+        using Weights = Unit<BS_WEIGHTED>::Weights;
+        const BlockQuantizer<Kind, Rule, BS_SEARCH, PART, Encoder, Weights> block(numbers, weights,
+                                                                                  tensor_scale, encoder);
         block.codes([&](int i, u32 even, u32 odd) {
             packed.template put_pair<Encoder::SHIFT>(first + i, even, odd);
         });

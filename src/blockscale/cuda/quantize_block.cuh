@@ -6,6 +6,7 @@
 #pragma once
 #include "block_scale.cuh"
 #include "divisor.cuh"
+#include "weights.cuh"
 
 // How candidates for a block's scale are found; the earlier one wins a tie.
 enum Search { FROM_AMAX, NEIGHBOURS, FOUR_OVER_SIX };
@@ -60,17 +61,17 @@ struct BlockNumbers {
     }
 };
 
-template <class Format, class Rule, Search SEARCH, int VALUES, class Encoder>
+template <class Format, class Rule, Search SEARCH, int VALUES, class Encoder, class Weights>
 class BlockQuantizer {
  public:
     using Element = typename Format::Element;
     using Scale = typename Format::Scale;
     static constexpr int LANES = Format::BLOCK / VALUES;
 
-    EXACT BlockQuantizer(const BlockNumbers<Format, VALUES>& numbers, float tensor_scale,
-                         const Encoder& encoder)
-        : x_(numbers.x), amax_(numbers.amax), lost_(numbers.lost), tensor_scale_(tensor_scale),
-          encoder_(encoder) {
+    EXACT BlockQuantizer(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights,
+                         float tensor_scale, const Encoder& encoder)
+        : x_(numbers.x), amax_(numbers.amax), lost_(numbers.lost), weights_(weights),
+          tensor_scale_(tensor_scale), encoder_(encoder) {
         scale_ = Rule::of_amax(amax_, tensor_scale_);
         if constexpr (SEARCH != FROM_AMAX) search();
     }
@@ -176,8 +177,8 @@ class BlockQuantizer {
 
     // The squared error of the block in float32, NaN where it cannot be known so; the same in all
     // lanes. With o = fp32(x - n d), at most 4 of its units in the last place and of n d's away from
-    // what the definition squares, the sums differ by at most 2^-16 of themselves, and by 2^-26 of
-    // the largest sum of (n d)^2.
+    // what the definition squares, the sums differ by at most 2^-16 of themselves, and by 2^-25 of
+    // the largest sum of weight (n d)^2.
     EXACT Trial weigh(const BlockScale& scale) const {
         const Divisor<Format> divisor(scale.value, tensor_scale_);
         const float d = divisor.value();
@@ -187,17 +188,17 @@ class BlockQuantizer {
             const float quotient = divisor.quick(part(i));
             const float kept = SEARCH == FOUR_OVER_SIX ? quotient : Element::saturated(quotient);
             const float off = fused(-encoder_.nearest(kept), d, part(i));
-            errors[i % 2] = fused(off, off, errors[i % 2]);
+            errors[i % 2] = weights_.quick_square(i, off, errors[i % 2]);
         }
         float error = errors[0] + errors[1];
-        const bool known = encoder_.ordinary && divisor.is_quick(x_, amax_) && amax_ <= power_of_two(60) &&
-                           d >= power_of_two(-50) && d <= power_of_two(50) &&
+        const bool known = encoder_.ordinary && divisor.is_quick(x_, amax_) && amax_ <= Weights::AMAX &&
+                           d >= 1.0f / Weights::RANGE && d <= Weights::RANGE && weights_.is_usual() &&
                            (SEARCH != FOUR_OVER_SIX || divisor.fits(amax_));
         if (!known) error = float_of(NAN_BITS);
 #pragma unroll
         for (int i = 1; i < LANES; i *= 2) error += across(error, i);
         const float most = d * Element::MAX;
-        return {error, error * power_of_two(-16) + most * most * (Format::BLOCK * power_of_two(-26))};
+        return {error, error * power_of_two(-16) + most * most * (weights_.total * power_of_two(-25))};
     }
 
     EXACT BlockScale search_exactly() const {
@@ -231,7 +232,7 @@ class BlockQuantizer {
             const float value = encoder_.nearest(Element::saturated(divisor.careful(part(FIRST))));
             const float decoded = product(product(value, scale.value), tensor_scale_);
             const double off = difference(double(part(FIRST)), double(decoded));
-            return product(off, off);
+            return weights_.square(FIRST, off);
         } else {
             return sum(sum_of_squares<FIRST, COUNT / 2>(scale, divisor),
                        sum_of_squares<FIRST + COUNT / 2, COUNT / 2>(scale, divisor));
@@ -241,6 +242,7 @@ class BlockQuantizer {
     const float (&x_)[VALUES];
     const float amax_;
     const bool lost_;
+    const Weights& weights_;
     const float tensor_scale_;
     const Encoder& encoder_;
     BlockScale scale_;

@@ -6,7 +6,7 @@
 struct KnownDivisor {
     u32 divisor, factor, shift;
 
-    __device__ __forceinline__ u32 divide(u32 number) const {
+    EXACT u32 divide(u32 number) const {
         return (__umulhi(number, factor) + number) >> shift;
     }
 };
@@ -15,7 +15,7 @@ struct Matrices {
     u8* data;
     long long group_stride, row_stride;  // bytes
 
-    __device__ __forceinline__ u8* row(u32 group, u32 row) const {
+    EXACT u8* row(u32 group, u32 row) const {
         return data + group * group_stride + row * row_stride;
     }
 };
@@ -28,7 +28,7 @@ struct Rows {
     u32 units;  // in all
     KnownDivisor in_row, in_group;
 
-    __device__ __forceinline__ Place place(u32 unit) const {
+    EXACT Place place(u32 unit) const {
         const u32 row = in_row.divide(unit), group = in_group.divide(row);
         return {group, row - group * in_group.divisor, unit - row * in_row.divisor};
     }

@@ -45,13 +45,18 @@ class Arguments(Structure):
 def tensor_scales(x: Tensor, format: Format, per_row: bool) -> Tensor:
     """x [groups, n, k] -> float32 [groups, n], or [groups] with one per matrix."""
     groups, n, k = x.shape
-    target = target_of(x.device)
-    if target == "cpu" or cuda_refusal(target) is not None or x.numel() // _VALUES > MOST_UNITS:
-        amax = row_amax(x.reshape(groups * n, k)).reshape(groups, n)
-        return tensor_scale_of(amax if per_row else amax.amax(-1), format)
+    if cuda_refusal(target_of(x.device)) is None and x.numel() // _VALUES <= MOST_UNITS:
+        return derive(x, format, per_row)
+    amax = row_amax(x.reshape(groups * n, k)).reshape(groups, n)
+    return tensor_scale_of(amax if per_row else amax.amax(-1), format)
+
+
+def derive(x: Tensor, format: Format, per_row: bool, parts: int | None = None) -> Tensor:
+    """By the kernel, in `parts` thread blocks to a tensor scale."""
+    groups, n, k = x.shape
     x = aligned(x)
     count, units = (groups * n, k // _VALUES) if per_row else (groups, n * k // _VALUES)
-    parts = -(-units // _PART)
+    parts = parts or -(-units // _PART)
     out = torch.empty(count, dtype=torch.float32, device=x.device)
     shared = torch.zeros(2, count, dtype=torch.int32, device=x.device) if parts > 1 else None
     arguments = Arguments(

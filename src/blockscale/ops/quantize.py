@@ -12,6 +12,7 @@ from torch import Tensor
 from blockscale.formats import Format, parse_spec
 from blockscale.kernels import Parts
 from blockscale.kernels.repack import pack_lanes, packs_lanes
+from blockscale.kernels.repack_fragments import pack_fragments, packs_fragments
 from blockscale.kernels.tensor_scale import tensor_scales
 from blockscale.layouts import Layout, canonical
 from blockscale.ops.choose import choose, launch
@@ -175,12 +176,13 @@ def repack(
     target: Layout,
 ) -> tuple[Tensor, Tensor]:
     """Codes and scale in another layout, bit for bit the same tensor."""
-    if is_unobserved((codes, scale)) and packs_lanes(format, now, target, codes.device):
-        *lead, n, k = shape
-        flat = [part.reshape(prod(lead), *part.shape[-2:]) for part in (codes, scale)]
-        packed = pack_lanes(flat[0], flat[1], format, now, (prod(lead), n, k))
-        codes, scale = (part.reshape(*lead, *part.shape[1:]) for part in packed)
-        return codes, scale
+    for packs, pack in ((packs_lanes, pack_lanes), (packs_fragments, pack_fragments)):
+        if is_unobserved((codes, scale)) and packs(format, now, target, codes.device):
+            *lead, n, k = shape
+            flat = [part.reshape(prod(lead), *part.shape[-2:]) for part in (codes, scale)]
+            packed = pack(flat[0], flat[1], format, now, (prod(lead), n, k))
+            codes, scale = (part.reshape(*lead, *part.shape[1:]) for part in packed)
+            return codes, scale
     if target.codes != now.codes:
         codes = target.pack_codes(now.unpack_codes(codes, format, shape), format)
     if target.scales != now.scales:

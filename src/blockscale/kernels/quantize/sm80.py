@@ -25,7 +25,7 @@ from blockscale.kernels.cuda_rows import (
 )
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import rules_of
-from blockscale.problem import Kind, Problem, parse_kind
+from blockscale.problem import Kind, Problem
 from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
 
 NAME = "sm80"
@@ -36,6 +36,7 @@ class Arguments(Structure):
         ("x", Matrices),
         ("tensor_scale", Matrices),
         ("codebook", c_void_p),
+        ("importance", Matrices),
         ("codes", Matrices),
         ("scales", Matrices),
         ("rows", Rows),
@@ -80,9 +81,10 @@ def launch(
     codebook: Tensor | None,  # float32 [2^bits]
     codes: Tensor,
     scale: Tensor,
+    importance: Tensor | None = None,  # float32 [groups, k]
 ) -> None:
     given = "GIVEN" if tensor_scale is not None else "NONE"
-    _launch(problem, config, given, x, tensor_scale, codebook, codes, scale)
+    _launch(problem, config, given, x, tensor_scale, codebook, codes, scale, importance)
 
 
 def launch_deriving(
@@ -108,11 +110,13 @@ def _launch(
     codebook: Tensor | None,
     codes: Tensor,
     scale: Tensor,
+    importance: Tensor | None = None,
 ) -> None:
     format, layout = problem.w_kind
     groups, n, k = x.shape
     x = aligned(x)
     table = None if codebook is None else codebook.contiguous()
+    weights = None if importance is None else aligned(importance.contiguous())
     blocks, units = k // format.block, k // config.values
     if layout.scales == "blocked":
         if n % 128 or blocks % 4:
@@ -124,28 +128,30 @@ def _launch(
         matrices(x),
         matrices(tensor_scale),
         None if table is None else table.data_ptr(),
+        Matrices() if weights is None else Matrices(weights.data_ptr(), 4 * k, 0),
         matrices(codes),
         scales,
         rows_of(groups, n, units),
     )
     derived = tensor_scales not in ("NONE", "GIVEN")
     grid = groups * n if derived else blocks_for(groups * n * units, config.repeat)
-    build = _build(problem.w, problem.rule, problem.x, tensor_scales, config.values)
+    build = _build(problem, tensor_scales, config.values)
     kernel = function(build, x.device)
     kernel.launch((grid, 1, 1), THREADS, 0, current_stream(x.device), arguments)
 
 
 @lru_cache(maxsize=1024)
-def _build(kind: str, rule: str, dtype: str, tensor_scales: str, values: int) -> Build:
-    format, layout = parse_kind(kind)
+def _build(problem: Problem, tensor_scales: str, values: int) -> Build:
+    format, layout = problem.w_kind
     defines: dict[str, str | int] = {
         "BS_FORMAT": cuda_format(format),
-        "BS_SEARCH": cuda_search(rule),
-        "BS_CARRY_FROM": carry_mantissa(format, rule),
+        "BS_SEARCH": cuda_search(problem.rule),
+        "BS_CARRY_FROM": carry_mantissa(format, problem.rule),
         "BS_TENSOR_SCALE": tensor_scales,
-        "BS_NUMBERS": NUMBERS[dtype],
+        "BS_NUMBERS": NUMBERS[problem.x],
         "BS_PACKING": PACKINGS[layout.codes],
         "BS_BLOCKED": int(layout.scales == "blocked"),
+        "BS_WEIGHTED": int(problem.weighted),
         "BS_VALUES": values,
         "BS_THREADS": THREADS,
     }
@@ -156,21 +162,23 @@ def builds(problem: Problem) -> list[Build]:
     """With a given tensor scale; and with a derived one, where x is quantised on the fly."""
     format, values = problem.w_kind.format, configs(problem)[0].values
     if not format.has_tensor_scale:
-        return [_build(problem.w, problem.rule, problem.x, "NONE", values)]
+        return [_build(problem, "NONE", values)]
     ways = ["GIVEN"] + ([TENSOR_SCALES[format.tensor_scale]] if problem.rule == "absmax" else [])
-    return [_build(problem.w, problem.rule, problem.x, way, values) for way in ways]
+    return [_build(problem, way, values) for way in ways]
 
 
 def every_build(target: str) -> list[Build]:
     found = []
     for format in CATALOGUE.values():
-        for rule in rules_of(format):
+        weighted = [("mse", True)] if "mse" in rules_of(format) else []
+        for rule, is_weighted in [(rule, False) for rule in rules_of(format)] + weighted:
             problem = Problem(
                 verb="quantize",
                 m=1,
                 n=0,
                 k=format.block,
                 rule=rule,
+                weighted=is_weighted,
                 x="bfloat16",
                 w=str(Kind(format, canonical(format))),
                 out="uint8",

@@ -1,0 +1,94 @@
+"""Canonical bytes into the order of fragments, by CUDA: see cuda/repack.cu."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_int, c_longlong, c_void_p
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import CATALOGUE, Format
+from blockscale.kernels.cuda_rows import PACKINGS, aligned
+from blockscale.kernels.native import adjacent_columns
+from blockscale.kernels.prepared import fragments
+from blockscale.layouts import Layout, canonical
+from blockscale.runtime import target_of
+from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+
+_WARPS = 8
+_MOST_TILES = 1 << 15  # of a launch; a thread block takes several where there are more
+
+
+class Arguments(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "scale", "codes_out", "scale_out")),
+        *((name, c_longlong) for name in ("code_group", "code_row", "scale_group", "scale_row")),
+        ("n", c_int),
+        ("k", c_int),
+    )
+
+
+def packs_fragments(format: Format, now: Layout, target: Layout, device: torch.device) -> bool:
+    """Whether `pack_fragments` does this."""
+    return (
+        target == fragments(format)
+        and now.codes in PACKINGS
+        and now.scales == "rows"
+        and cuda_refusal(target_of(device)) is None
+    )
+
+
+def pack_fragments(
+    codes: Tensor,  # [groups, n, bytes], canonical
+    scale: Tensor,
+    format: Format,
+    now: Layout,
+    shape: tuple[int, int, int],
+) -> tuple[Tensor, Tensor]:
+    groups, n, k = shape
+    target = fragments(format)
+    if target is None:
+        raise ValueError(f"{format} has no order of fragments")  # `packs_fragments` has said so
+    codes = aligned(codes) if now.codes == "planes" else adjacent_columns(codes)
+    scale = adjacent_columns(scale)
+    packed, scales = (
+        torch.empty(each(format, shape), dtype=torch.uint8, device=codes.device)
+        for each in (target.code_storage_shape, target.scale_storage_shape)
+    )
+    if packed.numel() == 0:
+        return packed, scales
+    arguments = Arguments(
+        codes.data_ptr(),
+        scale.data_ptr(),
+        packed.data_ptr(),
+        scales.data_ptr(),
+        codes.stride(0),
+        codes.stride(1),
+        scale.stride(0),
+        scale.stride(1),
+        n,
+        k,
+    )
+    tiles = min(-(-n // 16), _MOST_TILES)
+    grid = -(-k // (64 * _WARPS)), tiles, groups
+    kernel = function(_build(format, now, target), codes.device)
+    kernel.launch(grid, 32 * _WARPS, 0, current_stream(codes.device), arguments)
+    return packed, scales
+
+
+def _build(format: Format, now: Layout, target: Layout) -> Build:
+    defines = (
+        ("BS_BITS", format.element.bits),
+        ("BS_BLOCK", format.block),
+        ("BS_PLANES", int(now.codes == "planes")),
+        ("BS_FOLDED", int(target.codes == "folded")),
+    )
+    return Build("repack.cu", "repack", defines)
+
+
+def every_build(target: str) -> list[Build]:
+    placed = ((format, fragments(format)) for format in CATALOGUE.values())
+    builds = [
+        _build(format, canonical(format), layout) for format, layout in placed if layout is not None
+    ]
+    return list(dict.fromkeys(builds))

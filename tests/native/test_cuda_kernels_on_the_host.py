@@ -1,0 +1,220 @@
+"""The CUDA conversions, launched as on a GPU but run by threads of the host.
+
+What this shows without a GPU: addresses, packing, layouts, and what the lanes of a warp tell each
+other. The arithmetic has a test of its own, with more formats and harder numbers.
+"""
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from blockscale.formats import CATALOGUE, MXFP4, MXFP8, NVFP4
+from blockscale.kernels import Parts, repack_fragments, tensor_scale
+from blockscale.kernels.dequantize import reference as defined_dequantize
+from blockscale.kernels.dequantize import sm80 as cuda_dequantize
+from blockscale.kernels.prepared import fragments
+from blockscale.kernels.quantize import reference as defined_quantize
+from blockscale.kernels.quantize import sm80 as cuda_quantize
+from blockscale.layouts import Layout, canonical
+from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
+from blockscale.ops.quantize import storage
+from blockscale.problem import Kind, Problem, dtype_name
+from blockscale.runtime.cuda import FOLDER
+from hard_inputs import DTYPES, any_parts, hard_rows, row_scales
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+SOURCE = Path(__file__).parent / "cuda_host.cpp"
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+class HostFunction:
+    """Stands in for a `Function` on a GPU."""
+
+    def __init__(self, build):
+        defined = [f"-D{name}={value}" for name, value in build.defines]
+        defined += [f'-DKERNEL_FILE="{build.path}"', f"-DKERNEL={build.entry}"]
+        with tempfile.TemporaryDirectory() as folder:
+            library = f"{folder}/kernel.so"
+            subprocess.run(
+                ["c++", "-std=c++20", "-O0", "-ffp-contract=off", "-fPIC", "-shared", "-pthread",
+                 "-w", f"-I{FOLDER}", *defined, SOURCE, "-o", library],
+                check=True,
+            )  # fmt: skip
+            self.library = ctypes.CDLL(library)
+
+    def launch(self, grid, threads, shared, stream, arguments):
+        assert self.library.size_of_arguments() == ctypes.sizeof(arguments)
+        self.library.run(ctypes.byref(arguments), *grid, threads)
+
+
+compiled = cache(HostFunction)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_host(monkeypatch):
+    for module in (cuda_quantize, cuda_dequantize, repack_fragments, tensor_scale):
+        monkeypatch.setattr(module, "function", lambda build, device: compiled(build))
+        monkeypatch.setattr(module, "current_stream", lambda device: 0)
+
+
+def problem_of(verb, kind, x, rule="", **more):
+    return Problem(
+        verb=verb,
+        m=x.shape[0] * x.shape[1],
+        n=0,
+        k=x.shape[2],
+        rule=rule,
+        x=dtype_name(x.dtype),
+        w=str(kind),
+        out="uint8" if verb == "quantize" else dtype_name(x.dtype),
+        target="cpu",
+        **more,
+    )
+
+
+def assert_same(got, expected):
+    kind = BITS[expected.element_size()]
+    where = (got.view(kind) != expected.view(kind)).nonzero()
+    assert not len(where), f"{len(where)} differ, first at {where[0].tolist()}"
+
+
+def check_quantize(x, format, place, tensor_scale, rule="absmax", importance=None, repeat=1):
+    kind, table = Kind(format, place), table_of(format)
+    problem = problem_of("quantize", kind, x, rule, weighted=importance is not None)
+    weights = [] if importance is None else [importance]
+    done = []
+    for kernel in (cuda_quantize, defined_quantize):
+        codes, scale = (part.fill_(0xA5) for part in storage(kind, tuple(x.shape), x.device))
+        config = kernel.configs(problem)[0]
+        if kernel is cuda_quantize:
+            config = replace(config, repeat=repeat)
+        kernel.launch(problem, config, x, tensor_scale, table, codes, scale, *weights)
+        done.append((codes, scale))
+    for got, expected in zip(*done, strict=True):
+        assert_same(got, expected)
+
+
+def table_of(format):
+    return torch.tensor(format.codebook) if format.is_codebook else None
+
+
+LARGE = NVFP4.replace(name="block256", block=256)
+PLACES = [
+    (NVFP4, "bits/rows"),
+    (NVFP4, "bits/blocked"),
+    (MXFP4, "planes/rows"),
+    (CATALOGUE["mxfp6_e2m3"], "bits/rows"),
+    (MXFP8, "bits/blocked"),
+    (CATALOGUE["kbit3"], "planes/rows"),
+    (CATALOGUE["kbit5"], "bits/rows"),
+    (CATALOGUE["bnb_nf4"], "planes/rows"),
+    (NVFP4.replace(name="block8", block=8), "bits/rows"),
+]
+NAMED = [pytest.param(fmt, place, id=f"{fmt}-{place}") for fmt, place in PLACES]
+
+
+@pytest.mark.parametrize(("format", "place"), NAMED)
+def test_quantize_writes_every_byte(format, place):
+    layout, k = Layout(*place.split("/")), 5 * max(format.block, 32)
+    last = 2, 130 if layout.scales == "blocked" else 9
+    for dtype, (groups, n) in zip(DTYPES, ((1, 1), (3, 7), last), strict=True):
+        x = torch.randn(groups, n, k).to(dtype)
+        given = torch.rand(groups, n) + 0.01 if format.has_tensor_scale else None
+        check_quantize(x, format, layout, given, repeat=1 + groups % 2)
+
+
+def test_quantize_reads_strides():
+    place = canonical(NVFP4)
+    wide = torch.randn(4, 10, 256).bfloat16()
+    odd = torch.randn(2 * 64 * 9 + 1).bfloat16()[1:].view(2, 9, 64)
+    for x in (wide[::2, 1::3, 64:192], wide.mT[:, :32].mT, odd, wide[:, :, 3:67]):
+        spread = torch.full((1, 1), 0.25).expand(x.shape[:2])  # one tensor scale, without a copy
+        check_quantize(x, NVFP4, place, spread)
+
+
+@pytest.mark.parametrize("format", [NVFP4, MXFP4, LARGE, CATALOGUE["kbit2"]], ids=str)
+def test_lanes_search_together(format):
+    x = hard_rows(format, 2 * max(format.block, 32)).bfloat16()
+    importance = torch.rand(1, x.shape[2]).pow(8)
+    importance[0, :40] = 0.0
+    given = row_scales(format, x)[0]
+    for rule in rules_of(format):
+        check_quantize(x, format, canonical(format), given, rule)
+    check_quantize(x, format, canonical(format), given, "mse", importance)
+
+
+def test_quantize_takes_the_importance_of_its_group():
+    x, importance = torch.randn(3, 5, 128), torch.rand(3, 128).pow(8)
+    check_quantize(x, NVFP4, canonical(NVFP4), torch.ones(3, 5), "mse", importance)
+
+
+@pytest.mark.parametrize("format", [NVFP4, CATALOGUE["kbit4"]], ids=str)
+def test_tensor_scales_are_derived(format):
+    """By the kernel that quantises, row by row; and by their own."""
+    x = torch.cat([hard_rows(format, 1056), torch.randn(1, 3, 1056)], 1).bfloat16()
+    expected = tensor_scale_of(amax_bits(x), format)
+    kind = Kind(format, canonical(format))
+    problem = problem_of("quantize", kind, x, "absmax")
+    done = []
+    for kernel in (cuda_quantize, defined_quantize):
+        codes, scale = (part.fill_(0xA5) for part in storage(kind, tuple(x.shape), x.device))
+        launch, scales = kernel.launch, expected
+        if kernel is cuda_quantize:
+            launch, scales = kernel.launch_deriving, torch.full_like(expected, -7.0)
+        launch(problem, kernel.configs(problem)[0], x, scales, table_of(format), codes, scale)
+        done.append((scales, codes, scale))
+    for got, wanted in zip(*done, strict=True):
+        assert_same(got, wanted)
+    many = torch.cat([x, x.flip(1) * 3]).float()
+    assert_same(
+        tensor_scale.derive(many, format, per_row=True), tensor_scale_of(amax_bits(many), format)
+    )
+    for parts in (1, 3):
+        got = tensor_scale.derive(many, format, per_row=False, parts=parts)
+        assert_same(got, tensor_scale_of(amax_bits(many).amax(-1), format))
+
+
+@pytest.mark.parametrize(("format", "place"), NAMED)
+def test_dequantize_reads_every_byte(format, place):
+    layout, k = Layout(*place.split("/")), 5 * max(format.block, 32)
+    last = 2, 130 if layout.scales == "blocked" else 9
+    for dtype, (groups, n) in zip(DTYPES, ((1, 3), (3, 7), last), strict=True):
+        parts = any_parts(format, layout, (groups, n, k))
+        x = torch.empty(groups, n, k, dtype=dtype)
+        check_dequantize(Kind(format, layout), parts, x)
+
+
+def check_dequantize(kind, parts, x):
+    problem = problem_of("dequantize", kind, x)
+    done = []
+    for kernel in (cuda_dequantize, defined_dequantize):
+        out = torch.full_like(x, -7.0)
+        kernel.launch(problem, kernel.configs(problem)[0], parts, out)
+        done.append(out)
+    assert_same(*done)
+
+
+def test_dequantize_reads_panels_of_rows():
+    kind = Kind(NVFP4, canonical(NVFP4))
+    codes, scale, tensor_scale, table = any_parts(NVFP4, kind.layout, (4, 40, 1024))
+    cut = Parts(codes[1::2, 3:33], scale[1::2, 3:33], tensor_scale[1::2, 3:33], table)
+    check_dequantize(kind, cut, torch.empty(2, 30, 1024, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("format", [fmt for fmt in CATALOGUE.values() if fragments(fmt)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 16, 64), (2, 37, 160), (1, 5, 32), (3, 16, 1056)], ids=str)
+def test_repack_is_that_of_the_layout(format, shape):
+    now, target = canonical(format), fragments(format)
+    parts = any_parts(format, now, shape)
+    codes = target.pack_codes(now.unpack_codes(parts.codes, format, shape), format)
+    scale = target.pack_scale(now.unpack_scale(parts.scale, format, shape), format)
+    got = repack_fragments.pack_fragments(parts.codes, parts.scale, format, now, shape)
+    assert_same(got[0], codes)
+    assert_same(got[1], scale)
