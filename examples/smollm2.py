@@ -29,6 +29,7 @@ from blockscale.models import (
     load_tokenizer,
     tokenize,
 )
+from blockscale.nn import measure_importance
 from blockscale.runtime import describe_device
 from demo_model import smollm2, trained, why_not_smollm2
 
@@ -58,8 +59,9 @@ def main() -> None:
     original = load_model(folder, device=device)
     name = str(original.dtype).removeprefix("torch.")
     models = {name: original}
+    importance = measure_importance(original)  # once, on random token ids
     for each in FORMATS:
-        models[each] = Recipe.parse(each).copy_of(original)
+        models[each] = Recipe.parse(each).copy_of(original, importance=importance)
     console.print(f"{title} on {describe_device(device)}")
     if emulates_bfloat16(device):
         console.print("this CPU emulates bfloat16: the unquantised model computes in float32")

@@ -523,11 +523,11 @@ def test_memory_is_bounded_by_the_largest_tensor(tmp_path, monkeypatch):
         nonlocal alive
         alive -= size
 
-    def counted(checkpoint, unit, scale):
+    def counted(checkpoint, unit, *rest):
         nonlocal alive, most
         alive += unit.nbytes
         most = max(most, alive)
-        values = quick(checkpoint, unit, scale)
+        values = quick(checkpoint, unit, *rest)
         weakref.finalize(values[0].codes, forget, unit.nbytes)
         return values
 

@@ -81,8 +81,9 @@ def watched_inputs(model, name):
 
 
 def test_the_mean_square_of_each_input_is_measured(llama):
-    found = bs.nn.measure_importance(llama, lambda model: (model(IDS[:1]), model(IDS[1:])))
-    assert len(found) == 15  # seven in each layer, and the head
+    assert len(bs.nn.measure_importance(llama)) == 14  # seven in each layer
+    found = bs.nn.measure_importance(llama, lambda m: (m(IDS[:1]), m(IDS[1:])), where="*")
+    assert len(found) == 15
     for name in ("model.layers.0.self_attn.v_proj", "model.layers.1.mlp.down_proj", "lm_head"):
         expected = watched_inputs(llama, name).square().mean(0)
         assert found[name].dtype == torch.float32

@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -23,7 +23,13 @@ from torch import Tensor
 from blockscale.checkpoint.checkpoint import Checkpoint
 from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX
 from blockscale.checkpoint.finite import check_finite
-from blockscale.checkpoint.journal import under_construction
+from blockscale.checkpoint.importance import (
+    ImportanceSource,
+    importance_of,
+    read_importance,
+    write_importance,
+)
+from blockscale.checkpoint.journal import Journal, under_construction
 from blockscale.checkpoint.plan import Plan, Unit
 from blockscale.checkpoint.shards import Shard, index_of, replacing, write_json, write_shard
 from blockscale.formats import Format
@@ -37,13 +43,40 @@ _WEIGHTS = (
     ".index.json",
 )
 _REWRITTEN = (CONFIG, "hf_quant_config.json")
+_IMPORTANCE = "blockscale-importance"  # while under construction; no suffix that loaders look for
 _MOST_WORKERS = 4
 
 
-def run_plan(plan: Plan, target: str | Path, progress: Progress = lambda size, count: None) -> None:
+def run_plan(
+    plan: Plan,
+    target: str | Path,
+    progress: Progress = lambda size, count: None,
+    importance: ImportanceSource | None = None,
+) -> None:
     """Write the checkpoint; what an earlier, killed run of the same plan finished is kept."""
     target = Path(target).resolve()
-    with under_construction(target, _task(plan)) as journal, _workers() as pool:
+    with under_construction(target, _task(plan, importance)) as journal:
+        weights = _kept_importance(journal.folder / _IMPORTANCE, importance)
+        _write_shards(plan, journal, weights, progress)
+        (journal.folder / _IMPORTANCE).unlink(missing_ok=True)
+
+
+def _kept_importance(path: Path, source: ImportanceSource | None) -> Mapping[str, Tensor]:
+    """Measured once and kept beside the journal, so that a run that goes on has the same bits."""
+    if source is None:
+        return {}
+    if not path.exists():
+        write_importance(path, source.find())
+    found = read_importance(path)
+    if source.copy is not None:
+        write_importance(source.copy, found)
+    return found
+
+
+def _write_shards(
+    plan: Plan, journal: Journal, importance: Mapping[str, Tensor], progress: Progress
+) -> None:
+    with _workers() as pool:
         waiting = []
         for shard in plan.shards:
             if journal.is_finished(shard.file):
@@ -54,7 +87,9 @@ def run_plan(plan: Plan, target: str | Path, progress: Progress = lambda size, c
         _check_space(journal.folder, sum(shard.nbytes for shard in waiting))
         try:
             for shard in waiting:
-                digest = write_shard(journal.folder, shard, _parts(plan, shard, pool, progress))
+                digest = write_shard(
+                    journal.folder, shard, _parts(plan, shard, pool, importance, progress)
+                )
                 journal.finish(shard.file, digest)
             _write_rest(plan, journal.folder)
         except OSError as error:
@@ -67,13 +102,14 @@ def run_plan(plan: Plan, target: str | Path, progress: Progress = lambda size, c
             ) from error
 
 
-def _task(plan: Plan) -> dict[str, Any]:
+def _task(plan: Plan, importance: ImportanceSource | None) -> dict[str, Any]:
     """All that the result depends on: settings, version, and the source files as they are now."""
     files = plan.checkpoint.files
     paths = [*files.shards, files.folder / CONFIG]
     states = {path.name: path.stat() for path in paths if path.exists()}
     return {
         "settings": plan.settings.as_json(),
+        "importance": importance and importance.identity,
         "version": version("blockscale"),
         "source": {name: [state.st_size, state.st_mtime_ns] for name, state in states.items()},
     }
@@ -89,17 +125,21 @@ def _check_space(folder: Path, needed: int) -> None:
 
 
 def _parts(
-    plan: Plan, shard: Shard, pool: ThreadPoolExecutor, progress: Progress
+    plan: Plan,
+    shard: Shard,
+    pool: ThreadPoolExecutor,
+    importance: Mapping[str, Tensor],
+    progress: Progress,
 ) -> Iterator[tuple[str, Tensor]]:
     """What goes into a file, in its order."""
-    for unit, values in _converted(plan, plan.units_of[shard.file], pool):
+    for unit, values in _converted(plan, plan.units_of[shard.file], pool, importance):
         for stored, value in zip(unit.members, values, strict=True):
             yield from plan.writer.split(stored.name, value).items()
         progress(unit.nbytes, len(unit.members))
 
 
 def _converted(
-    plan: Plan, units: Sequence[Unit], pool: ThreadPoolExecutor
+    plan: Plan, units: Sequence[Unit], pool: ThreadPoolExecutor, importance: Mapping[str, Tensor]
 ) -> Iterator[tuple[Unit, list[Value]]]:
     """Units in order, computed ahead by workers while twice the largest fits in flight."""
     budget = 2 * max(unit.nbytes for unit in plan.units)
@@ -110,11 +150,19 @@ def _converted(
             done, future = waiting.popleft()
             yield done, future.result()
             in_flight -= done.nbytes
-        waiting.append((unit, pool.submit(convert, plan.checkpoint, unit, plan.settings.scale)))
+        weights = _importance_of_unit(unit, importance)
+        future = pool.submit(convert, plan.checkpoint, unit, plan.settings.scale, weights)
+        waiting.append((unit, future))
         in_flight += unit.nbytes
     while waiting:
         done, future = waiting.popleft()
         yield done, future.result()
+
+
+def _importance_of_unit(unit: Unit, importance: Mapping[str, Tensor]) -> Tensor | None:
+    """Projections that are fused read one input: what is known of one holds for all."""
+    every = (importance_of(stored.name, importance) for stored in unit.members)
+    return next((each for each in every if each is not None), None)
 
 
 @contextmanager
@@ -134,25 +182,27 @@ def _workers() -> Iterator[ThreadPoolExecutor]:
         torch.set_num_threads(threads)
 
 
-def convert(checkpoint: Checkpoint, unit: Unit, scale: str) -> list[Value]:
+def convert(
+    checkpoint: Checkpoint, unit: Unit, scale: str, importance: Tensor | None = None
+) -> list[Value]:
     """The tensors of a unit in its format, with one tensor scale where the format has one."""
     values = [checkpoint.read(stored.name) for stored in unit.members]
     if unit.format is None:
         return values
     for stored, value in zip(unit.members, values, strict=True):
         check_finite(stored.name, value)
-    joined = _to_format(_join_rows(values), unit.format, scale)
+    joined = _to_format(_join_rows(values), unit.format, scale, importance)
     if len(values) == 1:
         return [joined]
     ends = torch.tensor([stored.shape[-2] for stored in unit.members]).cumsum(0).tolist()
     return [joined[end - s.shape[-2] : end] for s, end in zip(unit.members, ends, strict=True)]
 
 
-def _to_format(value: Value, format: Format, scale: str) -> QTensor:
+def _to_format(value: Value, format: Format, scale: str, importance: Tensor | None) -> QTensor:
     """Without loss where that can be."""
     if isinstance(value, QTensor):
         return value.to_format(format, requantize=True, scale=scale)
-    return quantize(value, format, scale=scale)
+    return quantize(value, format, scale=scale, importance=importance)
 
 
 def _join_rows(values: list[Value]) -> Value:

@@ -24,6 +24,7 @@ from blockscale.models import (
     parse_dtype,
     tokenize,
 )
+from blockscale.nn import measure_importance
 from blockscale.runtime import resolve_device
 
 _ORIGINAL = "original"
@@ -58,6 +59,7 @@ def evaluate(
 ) -> None:
     """Perplexity of a model and of quantised copies, and how far their predictions are apart.
 
+    Copies are quantised without data: columns are weighed by inputs measured on random token ids.
     KL is the divergence from the unquantised model's predictions, in nats per token. Weights are
     decoded for each batch of text: the results are those of the kernels up to rounding.
     """
@@ -106,8 +108,9 @@ def _models(
     models = {_ORIGINAL: first}
     if reference is not None:
         models[path.name] = load_model(path, dtype, device)
+    importance = measure_importance(first) if recipes else None
     for recipe in recipes:
-        models[recipe.text] = recipe.copy_of(first)
+        models[recipe.text] = recipe.copy_of(first, importance=importance)
     return models, _ORIGINAL
 
 

@@ -18,7 +18,16 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from blockscale.checkpoint import WRITABLE, Plan, Settings, parse_rules, plan_conversion, run_plan
+from blockscale.checkpoint import (
+    WRITABLE,
+    ImportanceSource,
+    Plan,
+    Settings,
+    parse_rules,
+    plan_conversion,
+    run_plan,
+)
+from blockscale.cli.importance import AUTO, find_source
 from blockscale.formats import format as find_format
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -46,8 +55,22 @@ def quantize(
         ),
     ] = None,
     shard_size: Annotated[str, typer.Option(help="Of each file, such as 2GB or 500MiB.")] = "5GB",
+    importance: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|none|FILE",
+            help="What errors cost by column, with --scale mse. auto: language models are run once "
+            "on random token ids, to measure it; FILE: safetensors, numbers [k] by layer.",
+        ),
+    ] = AUTO,
+    save_importance: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep what was measured.")
+    ] = None,
 ) -> None:
-    """Quantise a checkpoint, tensor by tensor, without building the model.
+    """Quantise a checkpoint, tensor by tensor.
+
+    The model is built only to measure the importance of columns, by --importance auto with --scale
+    mse; otherwise memory is bounded by the largest tensors.
 
     The work is done in TARGET.partial, which becomes TARGET at the end. If it is interrupted, the
     same command goes on where it stopped. Sources that are quantised already are converted, without
@@ -64,7 +87,10 @@ def quantize(
     console = Console(soft_wrap=True, highlight=False)
     for line in _summary(plan):
         console.print(line, markup=False)
-    _run(plan, target, console)
+    measured = find_source(
+        plan, importance, save_importance, lambda line: console.print(line, markup=False)
+    )
+    _run(plan, target, console, measured)
     written = sum(shard.nbytes for shard in plan.shards)
     files = "1 file" if len(plan.shards) == 1 else f"{len(plan.shards)} files"
     console.print(f"wrote {target}: {written / 1e9:.3f} GB in {files}", markup=False)
@@ -97,7 +123,7 @@ def _summary(plan: Plan) -> list[str]:
     return lines
 
 
-def _run(plan: Plan, target: Path, console: Console) -> None:
+def _run(plan: Plan, target: Path, console: Console, importance: ImportanceSource | None) -> None:
     columns = (
         BarColumn(),
         DownloadColumn(),
@@ -113,4 +139,4 @@ def _run(plan: Plan, target: Path, console: Console) -> None:
         def progress(size: int, count: int) -> None:
             bar.update(task, advance=size, tensors=bar.tasks[task].fields["tensors"] + count)
 
-        run_plan(plan, target, progress)
+        run_plan(plan, target, progress, importance)

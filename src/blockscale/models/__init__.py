@@ -2,6 +2,7 @@
 
 from blockscale.models.decoded import decode_
 from blockscale.models.generate import Generation, generate
+from blockscale.models.importance import measure_checkpoint, why_not_measurable
 from blockscale.models.judge import Quality, judge
 from blockscale.models.likelihood import Score, compare, standard_error, windows
 from blockscale.models.load import import_transformers, load_model, load_tokenizer
@@ -27,11 +28,13 @@ __all__ = [
     "judge",
     "load_model",
     "load_tokenizer",
+    "measure_checkpoint",
     "model_bytes",
     "parse_dtype",
     "peak_memory",
     "python_reference",
     "standard_error",
     "tokenize",
+    "why_not_measurable",
     "windows",
 ]

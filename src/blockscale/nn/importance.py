@@ -18,6 +18,7 @@ from blockscale.nn.fused import is_fused, read_fused
 from blockscale.nn.moments import watching
 from blockscale.nn.plan import Step, weights_of
 from blockscale.nn.random_ids import LENGTH, WINDOWS, run_on_random_ids, why_not_random_ids
+from blockscale.nn.selection import Where, selector
 from blockscale.nn.widened import widened
 
 RANDOM = "random"
@@ -32,25 +33,32 @@ class Found(NamedTuple):
 
 
 def measure_importance(
-    model: nn.Module, run: Callable[[nn.Module], object] | None = None
+    model: nn.Module,
+    run: Callable[[nn.Module], object] | None = None,
+    where: Where = None,
 ) -> dict[str, Tensor]:
-    """Mean squares of the inputs of every linear layer and of all fused experts, by name.
+    """Mean squares of the inputs of linear layers and of fused experts, by name.
 
-    run   calls the model on batches; by default, on random token ids. Gradients are off, and the
-          model is in evaluation mode meanwhile
+    run    calls the model on batches; by default, on random token ids. Gradients are off, and the
+           model is in evaluation mode meanwhile
+    where  which layers, as in `quantize_`
 
     The result is what `quantize_` takes as `importance`: float32 [k], and [experts, k] for the
     second weight of experts. Layers that nothing reached are left out.
     """
+    refuses = selector(where)
     modules = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-        or (is_fused(module) and not isinstance(read_fused(module), str))
+        if (isinstance(module, nn.Linear) or _is_readable(module)) and not refuses(name, module)
     }
     if run is None and (reason := why_not_random_ids(model)):
         raise ValueError(f"measure_importance: {reason}: pass a function that runs the model")
     return _measure(model, modules, run)
+
+
+def _is_readable(module: nn.Module) -> bool:
+    return is_fused(module) and not isinstance(read_fused(module), str)
 
 
 def find_importance(

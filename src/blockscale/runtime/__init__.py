@@ -4,6 +4,7 @@ from blockscale.runtime import native
 from blockscale.runtime.ceilings import Ceilings, ceilings
 from blockscale.runtime.determinism import deterministic, is_deterministic
 from blockscale.runtime.environment import VARIABLES, checks_enabled
+from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native import Native, load_native
 from blockscale.runtime.target import (
     describe_device,
@@ -17,6 +18,7 @@ __all__ = [
     "VARIABLES",
     "Ceilings",
     "Native",
+    "available_memory",
     "ceilings",
     "checks_enabled",
     "describe_device",

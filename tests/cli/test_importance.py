@@ -1,0 +1,250 @@
+"""`blockscale quantize --importance`: measured, given, kept, and the same after a crash."""
+
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import blockscale as bs
+from blockscale import cli, models
+from blockscale.checkpoint import (
+    ImportanceSource,
+    Settings,
+    load,
+    plan_conversion,
+    run_plan,
+    shards,
+)
+from blockscale.checkpoint.importance import importance_of
+from blockscale.cli import importance as option
+from blockscale.models import importance as measuring
+from checkpoint.models import llama, write_model
+from models.tiny import write_tiny
+
+MSE = ("--format", "kbit4", "--scale", "mse")
+DOWN = "model.layers.0.mlp.down_proj"
+
+
+def run(*args):
+    return CliRunner().invoke(cli.commands, ["quantize", *map(str, args)], catch_exceptions=False)
+
+
+def failing(monkeypatch, capsys, *args):
+    monkeypatch.setattr(sys, "argv", ["blockscale", "quantize", *map(str, args)])
+    with pytest.raises(SystemExit) as stop:
+        cli.app()
+    assert stop.value.code == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def quantised(folder):
+    return {name: q for name, q in load(folder).items() if isinstance(q, bs.QTensor)}
+
+
+def bytes_of(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A language model in a folder, as transformers saves it."""
+    pytest.importorskip("transformers")
+    return write_tiny(tmp_path_factory.mktemp("model") / "tiny", tokenizer=False)
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Tensors that nobody can run: config.json names no architecture."""
+    return write_model(tmp_path / "source", llama(1))
+
+
+def spread(k):
+    return torch.randn(k).mul(2).exp()
+
+
+# --- auto ---
+
+
+def test_language_models_are_measured_by_default(model, tmp_path):
+    result = run(model, tmp_path / "out", *MSE, "--save-importance", tmp_path / "kept.safetensors")
+    assert "errors are weighed in 14 of 14 tensors" in result.output
+    kept = load_file(tmp_path / "kept.safetensors")
+    expected = bs.nn.measure_importance(models.load_model(model))
+    assert kept.keys() == expected.keys()
+    torch.testing.assert_close(kept, expected)
+    plain = load(model)
+    for name, q in quantised(tmp_path / "out").items():
+        weights = kept[name.removesuffix(".weight")]
+        assert q == bs.quantize(plain[name], bs.KBIT4, scale="mse", importance=weights)
+    assert not [name for name in bytes_of(tmp_path / "out") if "importance" in name]
+
+    run(model, tmp_path / "again", *MSE, "--importance", tmp_path / "kept.safetensors")
+    assert quantised(tmp_path / "again") == quantised(tmp_path / "out")
+    run(model, tmp_path / "none", *MSE, "--importance", "none")
+    assert quantised(tmp_path / "none") != quantised(tmp_path / "out")
+
+
+def test_fused_projections_share_scale_and_importance(model, tmp_path):
+    run(model, tmp_path / "out", "--format", "nvfp4", "--scale", "mse")
+    importance = bs.nn.measure_importance(models.load_model(model))
+    plain = load(model)
+    for name, q in quantised(tmp_path / "out").items():
+        wanted = bs.quantize(
+            plain[name],
+            bs.NVFP4,
+            scale="mse",
+            tensor_scale=q.tensor_scale,
+            importance=importance[name.removesuffix(".weight")],
+        )
+        assert q == wanted
+
+
+def test_nothing_is_run_where_nothing_is_searched(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(option, "measure_checkpoint", lambda *args: pytest.fail("it was run"))
+    assert "weigh" not in run(model, tmp_path / "a", "--format", "kbit4").output
+    assert "weigh" not in run(model, tmp_path / "b", *MSE, "--importance", "none").output
+
+
+def test_why_a_model_is_not_run_is_said(model, checkpoint, tmp_path, monkeypatch):
+    out = run(checkpoint, tmp_path / "a", *MSE).output
+    assert "weigh the same: config.json names no causal language model" in out
+    assert quantised(tmp_path / "a") == {
+        name: bs.quantize(load(checkpoint)[name], bs.KBIT4, scale="mse")
+        for name in quantised(tmp_path / "a")
+    }
+    out = run(tmp_path / "a", tmp_path / "b", *MSE).output
+    assert "weigh the same: the model is quantised already" in out
+    alone = checkpoint / "model-00001-of-00001.safetensors"
+    assert "a file on its own" in run(alone, tmp_path / "c", *MSE).output
+    monkeypatch.setattr(measuring, "available_memory", lambda: 1000)
+    assert "GB of memory and 0.0 are free" in run(model, tmp_path / "d", *MSE).output
+    monkeypatch.setattr(measuring, "find_spec", lambda name: None)
+    assert "transformers is not installed" in run(model, tmp_path / "e", *MSE).output
+
+
+def test_a_model_that_does_not_run_is_quantised_without(tmp_path):
+    pytest.importorskip("transformers")
+    source = write_model(tmp_path / "source", llama(1), architectures=["NobodysForCausalLM"])
+    (source / "config.json").write_text('{"architectures": ["NobodysForCausalLM"]}')
+    out = run(source, tmp_path / "out", *MSE).output
+    assert "errors of all columns weigh the same: " in out
+    assert len(quantised(tmp_path / "out")) == 7
+
+
+# --- a file ---
+
+
+def test_a_file_gives_importance_by_layer(checkpoint, tmp_path):
+    weights = spread(96)
+    save_file({DOWN: weights}, tmp_path / "given.safetensors")
+    run(checkpoint, tmp_path / "out", *MSE, "--importance", tmp_path / "given.safetensors")
+    plain = load(checkpoint)
+    for name, q in quantised(tmp_path / "out").items():
+        each = weights if name == f"{DOWN}.weight" else None
+        assert q == bs.quantize(plain[name], bs.KBIT4, scale="mse", importance=each)
+
+
+def test_experts_take_their_own_part():
+    importance = {"a.experts.gate_up_proj": spread(64), "a.experts.down_proj": torch.rand(3, 32)}
+    assert importance_of("a.experts.2.up_proj.weight", importance) is not None
+    assert torch.equal(
+        importance_of("a.experts.2.down_proj.weight", importance),
+        importance["a.experts.down_proj"][2],
+    )
+    assert importance_of("a.experts.3.down_proj.weight", importance) is None
+    assert importance_of("a.experts.down_proj", importance).shape == (3, 32)
+    assert importance_of("b.experts.0.up_proj.weight", importance) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model.layers.7.mlp.down_proj": torch.ones(96)}, "'model.layers.7.mlp.down_proj', and"),
+        ({DOWN: torch.ones(95)}, "must be [96], got [95]"),
+        ({DOWN: torch.full((96,), -1.0)}, "has negative numbers"),
+        ({DOWN: torch.ones(96, dtype=torch.int32)}, "must be numbers [k]"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    checkpoint, tmp_path, monkeypatch, capsys, given, message
+):
+    save_file(given, tmp_path / "given.safetensors")
+    options = (*MSE, "--importance", tmp_path / "given.safetensors")
+    err = failing(monkeypatch, capsys, checkpoint, tmp_path / "out", *options)
+    assert message in err
+    assert not (tmp_path / "out.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((*MSE, "--importance", "missing"), "no such file; auto and none are no files"),
+        (("--format", "kbit4", "--importance", "x"), "it needs --scale mse, not absmax"),
+        ((*MSE, "--importance", "none", "--save-importance", "x"), "there is none to save"),
+        ((*MSE, "--save-importance", "x"), "names no causal language model"),
+        ((*MSE, "--save-importance", "no/where"), "no is no folder"),
+    ],
+)
+def test_options_that_cannot_be_meant(checkpoint, tmp_path, monkeypatch, capsys, options, message):
+    assert message in failing(monkeypatch, capsys, checkpoint, tmp_path / "out", *options)
+
+
+# --- interrupted runs ---
+
+
+class Crash(BaseException):
+    """Not an Exception, so that nothing but the end of the process would stop at it."""
+
+
+def test_a_crash_at_any_sync_resumes_with_the_first_importance(checkpoint, tmp_path, monkeypatch):
+    """Measured anew it would be another: what the first run measured is kept beside its journal."""
+    fsync, left = shards.os.fsync, 10**9
+    settings = Settings(bs.KBIT4, scale="mse", shard_size=10_000)
+
+    def crash(handle):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crash
+        fsync(handle)
+
+    weights = spread(96)
+    first = ImportanceSource("measured", lambda: {DOWN: weights})
+    other = ImportanceSource("measured", lambda: {DOWN: weights.flip(0)})
+    run_plan(plan_conversion(checkpoint, settings), tmp_path / "whole", importance=first)
+    wanted = bytes_of(tmp_path / "whole")
+    monkeypatch.setattr(shards.os, "fsync", crash)
+    resumed = 0
+    for stop in range(1000):
+        target, left = tmp_path / str(stop), stop
+        try:
+            run_plan(plan_conversion(checkpoint, settings), target, importance=first)
+        except Crash:
+            kept = (tmp_path / f"{stop}.partial" / "blockscale-importance").exists()
+        else:
+            break
+        left = 10**9
+        if not target.exists():
+            resumed += kept
+            again = other if kept else first
+            run_plan(plan_conversion(checkpoint, settings), target, importance=again)
+        assert bytes_of(target) == wanted
+    assert resumed > 5
+
+
+def test_another_importance_does_not_go_on(checkpoint, tmp_path, monkeypatch):
+    settings = Settings(bs.KBIT4, scale="mse")
+
+    def fails():
+        raise Crash
+
+    with pytest.raises(Crash):
+        run_plan(
+            plan_conversion(checkpoint, settings),
+            tmp_path / "out",
+            importance=ImportanceSource("one", fails),
+        )
+    with pytest.raises(ValueError, match="importance: was 'one' and is None"):
+        run_plan(plan_conversion(checkpoint, settings), tmp_path / "out")
