@@ -71,13 +71,6 @@ BS_DEVICE void wait_for_previous() {
 #endif
 }
 
-// Towards the L2 cache only, which every write passes: so it may be done before `wait_for_previous`.
-BS_DEVICE void prefetch(const void* from, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 // 16-bit floats: bfloat16 or float16, two to a register.
 struct BFloat16 {
     static const bool is_bfloat16 = true;

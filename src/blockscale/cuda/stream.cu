@@ -54,6 +54,7 @@ struct Arguments {
     int activation;
     float alpha, limit;
     int sizes_are_64_bits;
+    int settled;  // no kernel that may still run writes the weights
 };
 
 constexpr int CHUNK = BS_CHUNK;  // k of a stage of one warp: 128 or 256
@@ -80,7 +81,7 @@ constexpr int EIGHTS = CHUNK < 8 * BLOCK ? 1 : CHUNK / (8 * BLOCK);  // whose sc
 constexpr int SCALE_BYTES = EIGHTS * 128;
 constexpr int WARP_BYTES = TILES * (CODE_BYTES + SCALE_BYTES);
 constexpr int STAGE_BYTES = K_WARPS * X_BYTES + WARPS * WARP_BYTES;
-constexpr int DECODED_BYTES = SPREAD > 1 ? 0 : TILES * EIGHTS * 512;  // of scales, for one warp
+constexpr int DECODED_BYTES = SCALES_WEIGHTS ? TILES * EIGHTS * 512 : 0;  // of scales, for one warp
 constexpr int ZERO_BYTES = 2 * CHUNK + 32;  // a row of x that is not there
 static_assert(CHUNK >= 8 * BLOCK || COLUMNS >= 8, "eight blocks stand side by side");
 static_assert(!GATED || TILES % 2 == 0, "tiles alternate between gate and up");
@@ -251,6 +252,26 @@ struct Warp {
         commit_copies();
     }
 
+    // All stages but one: weights ahead of the kernel before, which may still write x.
+    BS_DEVICE void copy_first(int end, int columns) {
+        const int begin = next;
+        for (int i = 0; i < STAGES - 1; i++) {
+            if (next < end)
+                is_whole() ? copy_weights<true>(shared + i * STAGE_BYTES)
+                           : copy_weights<false>(shared + i * STAGE_BYTES);
+            next += K_WARPS;
+        }
+        wait_for_previous();
+        next = begin;
+        for (int i = 0; i < STAGES - 1; i++) {
+            if (next < end)
+                is_whole() ? copy_x<true>(shared + i * STAGE_BYTES, columns)
+                           : copy_x<false>(shared + i * STAGE_BYTES, columns);
+            step_on();
+            commit_copies();
+        }
+    }
+
     // Warps that share x wait for each other, so that a slot is not overwritten while one reads it.
     BS_DEVICE void meet_row() const {
         if (ROW_WARPS == 1)
@@ -263,22 +284,23 @@ struct Warp {
 
     // --- a chunk ----------------------------------------------------------------------------
 
-    // Of `load_matrices`, which names by lane: two steps of k, their halves, and 8 columns.
-    BS_DEVICE u32 x_address(u32 stage, int columns, u32 zeros, int tile) const {
-        int row = COLUMNS < 8 ? lane % 8 % COLUMNS : 8 * tile + lane % 8;
-        if (row >= columns) return zeros;
+    // Of `load_matrices`, which names by lane: two steps of k, their halves, and 8 columns. Rows of x
+    // that are not there hold anything: each has columns of its own, which are not stored.
+    BS_DEVICE u32 x_address(u32 stage) const {
+        const int row = COLUMNS < 8 ? lane % 8 % COLUMNS : lane % 8;
         return stage + k_warp * X_BYTES + row * X_PITCH + 16 * (lane / 8);
     }
 
     // Chunks are worked off in parts: eight blocks where they stand side by side, else a unit of 64 k.
     static constexpr int PART = SPREAD > 1 ? 8 * BLOCK : 64;
 
-    // Side by side, a lane applies the scales of its columns: those in its own word of the eight
-    // blocks, or in the words of two lanes.
-    static constexpr int SCALE_WORDS = COLUMNS == 4 ? 2 : 1;
+    // A lane applies the scales of its columns: those in its own word of the eight blocks, or in the
+    // words of 2 or 4 lanes.
+    static constexpr int SCALE_WORDS = SPREAD == 1 ? 32 / BLOCK : COLUMNS == 4 ? 2 : 1;
 
     BS_DEVICE void load_scales(u32 (&words)[SCALE_WORDS], u32 from) const {
-        from += 16 * (lane / 4) + 4 * (lane % 4 / SCALE_WORDS * SCALE_WORDS);
+        from += 16 * (lane / 4);
+        if (SPREAD > 1) from += 4 * (lane % 4 / SCALE_WORDS * SCALE_WORDS);
         if (SCALE_WORDS == 1)
             asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[0]) : "r"(from));
         else
@@ -287,8 +309,17 @@ struct Warp {
                          : "r"(from));
     }
 
-    // Else four lanes need the scales of the same rows: each decodes a quarter of them for all. Of two
-    // blocks they stand together: rows g and g + 8 of the even one, then of the odd one.
+    // Of a part, relative to the chunk's; eight blocks have 128 bytes, of which a unit takes some.
+    static BS_DEVICE u32 scale_offset(int chunk, int part) {
+        if (SPREAD > 1) return 128 * part;
+        constexpr int UNITS_OF_EIGHT = BLOCK / 8;
+        int unit = chunk * UNITS % UNITS_OF_EIGHT + part;
+        return unit / UNITS_OF_EIGHT * 128 + unit % UNITS_OF_EIGHT * (16 / UNITS_OF_EIGHT);
+    }
+
+    // To scale weights, four lanes need the scales of the same rows, each twice in a register: every
+    // lane decodes a quarter of them for all. Of two blocks they stand together: rows g and g + 8 of
+    // the even one, then of the odd one.
     BS_DEVICE u32 decoded() const {
         return shared + STAGES * STAGE_BYTES + (row_warp * K_WARPS + k_warp) * DECODED_BYTES;
     }
@@ -303,9 +334,8 @@ struct Warp {
             ScaleDecoder<SCALE>::four(s, word);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float scale = s[j % 2 * 2 + j / 2];
-                out[j] = SCALES_WEIGHTS ? X::from_floats(scale * SCALE_LIFT, scale * SCALE_LIFT)
-                                        : __float_as_uint(scale);
+                const float scale = s[j % 2 * 2 + j / 2] * SCALE_LIFT;
+                out[j] = X::from_floats(scale, scale);
             }
             asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(decoded() + 512 * i + 16 * lane),
                          "r"(out[0]), "r"(out[1]), "r"(out[2]), "r"(out[3])
@@ -315,14 +345,11 @@ struct Warp {
     }
 
     // Of the two blocks at a step of a unit.
-    BS_DEVICE void load_decoded(u32 (&words)[4], int tile, int chunk, int unit, int step) const {
-        constexpr int UNITS_OF_EIGHT = BLOCK / 8;
-        const int at = chunk * UNITS % UNITS_OF_EIGHT + unit;
-        const int pair = at % UNITS_OF_EIGHT * (4 / UNITS_OF_EIGHT) + (BLOCK == 16 ? step / 2 : 0);
-        const u32 from = decoded() + (tile * EIGHTS + at / UNITS_OF_EIGHT) * 512;
+    BS_DEVICE void load_decoded(u32 (&words)[4], int tile, int unit, int step) const {
+        const u32 from = decoded() + (tile * EIGHTS + unit / 2) * 512;
         asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                     : "r"(from + 64 * (lane / 4) + 16 * pair));
+                     : "r"(from + 64 * (lane / 4) + 16 * (unit % 2 * 2 + step / 2)));
     }
 
     BS_DEVICE void load_codes(u32 (&words)[BITS], u32 from) const {
@@ -347,7 +374,7 @@ struct Warp {
         }
     }
 
-    // sums += scale * c, for blocks whose sums stand side by side in c.
+    // sums += scale * c, for the blocks whose sums stand in c.
     BS_DEVICE void apply(float (&sum)[SUMS], const float (&c)[4], const float (&s)[4], int odd) {
         if constexpr (COLUMNS == 1) {  // the lane's two columns are blocks 2 t and 2 t + 1
             sum[0] = __fmaf_rn(s[1], c[1], __fmaf_rn(s[0], c[0], sum[0]));
@@ -358,23 +385,20 @@ struct Warp {
         }
     }
 
-    BS_DEVICE void multiply_chunk(u32 stage, int chunk, int columns, u32 zeros) {
-        u32 x_at[B_TILES];
-#pragma unroll
-        for (int b = 0; b < B_TILES; b++) x_at[b] = x_address(stage, columns, zeros, b);
-        const u32 codes = own(stage), scales = codes + TILES * CODE_BYTES;
+    BS_DEVICE void multiply_chunk(u32 stage, int chunk, u32 zeros) {
+        const u32 x_at = x_address(stage), codes = own(stage), scales = codes + TILES * CODE_BYTES;
         // Which block's columns this lane names; two steps of one load are two blocks of 16.
         const int place = COLUMNS < 8 ? lane % 8 / COLUMNS : 0;
         const int named = COLUMNS == 1 && BLOCK == 16 ? place - lane / 16 : place;
-        if (SPREAD == 1) decode_scales(scales);
-        constexpr int UNROLL = B_TILES > 2 ? 1 : CHUNK / PART;  // else registers run out
+        if (SCALES_WEIGHTS) decode_scales(scales);
+        constexpr int UNROLL = B_TILES > 1 ? 1 : CHUNK / PART;  // else registers run out
 #pragma unroll UNROLL
         for (int part = 0; part < CHUNK / PART; part++) {
-            u32 scale_words[TILES][SCALE_WORDS], of_blocks[TILES][4];
-            if (SPREAD > 1)
+            u32 scale_words[TILES][SCALE_WORDS];
+            if (!SCALES_WEIGHTS)
 #pragma unroll
                 for (int i = 0; i < TILES; i++)
-                    load_scales(scale_words[i], scales + i * SCALE_BYTES + 128 * part);
+                    load_scales(scale_words[i], scales + i * SCALE_BYTES + scale_offset(chunk, part));
             float c[SETS][TILES][4];
             u32 words[TILES][BITS];
 #pragma unroll
@@ -384,49 +408,36 @@ struct Warp {
 #pragma unroll
                     for (int i = 0; i < TILES; i++)
                         load_codes(words[i], codes + i * CODE_BYTES + at / 4 * 128 * BITS);
-                const int block = 16 * step / BLOCK;
-                u32 x[B_TILES][4];
+                if constexpr (SPREAD > 1) {
+                    u32 x[4];
+                    load_matrices(x, (named == 16 * step / BLOCK / SETS ? x_at : zeros) + 32 * at);
 #pragma unroll
-                for (int b = 0; b < B_TILES; b++) {
-                    u32 from = x_at[b];
-                    if (SPREAD > 1) from = named == block / SETS ? from : zeros;
-                    load_matrices(x[b], from + 32 * at);
-                }
-#pragma unroll
-                for (int i = 0; i < TILES; i++) {
-                    u32 w[2][4];
-                    const Decode& decode = decoders[ELEMENT == TABLE ? i % BRANCHES : 0];
-                    if (SPREAD == 1 && step % (BLOCK / 8) == 0)
-                        load_decoded(of_blocks[i], i, chunk, part, step);
-                    if constexpr (SCALES_WEIGHTS) {
-                        decode.bits(w[0], words[i], step % 4);
-                        decode.bits(w[1], words[i], step % 4 + 1);
-                        add_scaled(i, w, x, of_blocks[i]);
-                    } else {
-                        decode.step(w[0], words[i], step % 4);
-                        decode.step(w[1], words[i], step % 4 + 1);
-                        if constexpr (SPREAD > 1)
-                            add_apart(c, i, w, x[0], step, scale_words[i]);
-                        else
-                            add_together(i, w, x, step, of_blocks[i]);
-                    }
+                    for (int i = 0; i < TILES; i++) add_apart(c, i, words[i], x, step, scale_words[i]);
+                } else {
+                    add_together(words, scale_words, x_at + 32 * at, part, step);
                 }
             }
         }
     }
 
+    BS_DEVICE const Decode& decoder(int tile) const {
+        return decoders[ELEMENT == TABLE ? tile % BRANCHES : 0];
+    }
+
     // Two steps whose blocks share an accumulator with others; scaled when the eight are complete.
-    BS_DEVICE void add_apart(float (&c)[SETS][TILES][4], int i, const u32 (&w)[2][4],
+    BS_DEVICE void add_apart(float (&c)[SETS][TILES][4], int i, const u32 (&words)[BITS],
                              const u32 (&x)[4], int step, const u32 (&scale_words)[SCALE_WORDS]) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
+            u32 w[4];
+            decoder(i).step(w, words, (step + half) % 4);
             const int block = 16 * (step + half) / BLOCK, set = block % SETS;
             const bool first = (step + half) % (BLOCK / 16) == 0;
             const bool last = (step + half + 1) % (BLOCK / 16) == 0;
             if (first && block < SETS)
-                multiply<X>(c[set][i], w[half], x[2 * half], x[2 * half + 1]);
+                multiply<X>(c[set][i], w, x[2 * half], x[2 * half + 1]);
             else
-                multiply_add<X>(c[set][i], w[half], x[2 * half], x[2 * half + 1]);
+                multiply_add<X>(c[set][i], w, x[2 * half], x[2 * half + 1]);
             if (last && block >= 8 - SETS) {
                 float s[4];
                 ScaleDecoder<SCALE>::four(s, scale_words[set / 2]);
@@ -435,53 +446,56 @@ struct Warp {
         }
     }
 
-    // Two steps of two blocks, whose weights are multiplied by their scales first.
-    BS_DEVICE void add_scaled(int i, u32 (&w)[2][4], const u32 (&x)[B_TILES][4], const u32 (&s)[4]) {
+    // Two steps of all columns: scaled weights are summed as they are, others block by block.
+    BS_DEVICE void add_together(const u32 (&words)[TILES][BITS],
+                                const u32 (&scale_words)[TILES][SCALE_WORDS], u32 x_at, int part,
+                                int step) {
+        const int block = 16 * step / BLOCK;
+        u32 w[TILES][2][4];
+        float s[TILES][4];
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int u = 0; u < 4; u++) w[half][u] = X::times(w[half][u], s[2 * half + u % 2]);
-#pragma unroll
-        for (int b = 0; b < B_TILES; b++) {
-            multiply_add<X>(sums[i][b], w[0], x[b][0], x[b][1]);
-            multiply_add<X>(sums[i][b], w[1], x[b][2], x[b][3]);
-        }
-    }
-
-    // Two steps, each block scaled at once.
-    BS_DEVICE void add_together(int i, const u32 (&w)[2][4], const u32 (&x)[B_TILES][4], int step,
-                                const u32 (&s)[4]) {
-        const int odd = 16 * step / BLOCK % 2;
-#pragma unroll
-        for (int b = 0; b < B_TILES; b++) {
-            float c[4];
-            multiply<X>(c, w[0], x[b][0], x[b][1]);
-            if (BLOCK == 32) {
-                multiply_add<X>(c, w[1], x[b][2], x[b][3]);
-                add_block(sums[i][b], c, s[2 * odd], s[2 * odd + 1]);
+        for (int i = 0; i < TILES; i++)
+            if constexpr (SCALES_WEIGHTS) {
+                scaled_weights(w[i], words[i], i, part, step);
             } else {
-                add_block(sums[i][b], c, s[0], s[1]);
-                multiply<X>(c, w[1], x[b][2], x[b][3]);
-                add_block(sums[i][b], c, s[2], s[3]);
+                decoder(i).step(w[i][0], words[i], step % 4);
+                decoder(i).step(w[i][1], words[i], step % 4 + 1);
+                ScaleDecoder<SCALE>::four(s[i], scale_words[i][block / 2]);
+            }
+#pragma unroll
+        for (int b = 0; b < B_TILES; b++) {
+            u32 x[4];
+            load_matrices(x, x_at + 8 * b * X_PITCH);
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                if constexpr (SCALES_WEIGHTS) {
+                    multiply_add<X>(sums[i][b], w[i][0], x[0], x[1]);
+                    multiply_add<X>(sums[i][b], w[i][1], x[2], x[3]);
+                } else {
+                    float c[4];
+                    multiply<X>(c, w[i][0], x[0], x[1]);
+                    if (BLOCK == 16) {
+                        apply(sums[i][b], c, s[i], 0);
+                        multiply<X>(c, w[i][1], x[2], x[3]);
+                    } else {
+                        multiply_add<X>(c, w[i][1], x[2], x[3]);
+                    }
+                    apply(sums[i][b], c, s[i], BLOCK == 16 ? 1 : block % 2);
+                }
             }
         }
     }
 
-    // sums += scale * c, for one block: of rows g and g + 8.
-    static BS_DEVICE void add_block(float (&sum)[SUMS], const float (&c)[4], u32 upper, u32 lower) {
+    // Weights of two steps, which are two blocks, multiplied by their scales.
+    BS_DEVICE void scaled_weights(u32 (&w)[2][4], const u32 (&words)[BITS], int i, int part, int step) {
+        u32 s[4];
+        load_decoded(s, i, part, step);
 #pragma unroll
-        for (int j = 0; j < SUMS; j++)
-            sum[j] = __fmaf_rn(__uint_as_float(j < 2 ? upper : lower), c[j], sum[j]);
-    }
-
-    // The first codes and scales, while the kernel before may still run.
-    BS_DEVICE void prefetch_weights(int first, int end) const {
-        if (k_warp || lane) return;
-        constexpr int MOST = 16384 / CODE_BYTES;  // chunks
-        const int units = (a.k + 63) / 64, chunks = min(end - first, MOST);
+        for (int half = 0; half < 2; half++) {
+            decoder(i).bits(w[half], words, step % 4 + half);
 #pragma unroll
-        for (int i = 0; i < TILES; i++)
-            prefetch(codes_from[i], min(units - first * UNITS, chunks * UNITS) * 128 * BITS);
+            for (int u = 0; u < 4; u++) w[half][u] = X::times(w[half][u], s[2 * half + u % 2]);
+        }
     }
 
     // --- all chunks of this warp ------------------------------------------------------------
@@ -493,14 +507,14 @@ struct Warp {
             for (int b = 0; b < B_TILES; b++)
 #pragma unroll
                 for (int j = 0; j < SUMS; j++) sums[i][b][j] = 0.0f;
-        for (int i = 0; i < STAGES - 1; i++) copy(shared + i * STAGE_BYTES, end, columns);
+        copy_first(end, columns);
         u32 full = shared, empty = shared + (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
         for (int chunk = first; chunk < end; chunk += K_WARPS) {
             wait_for_copies<STAGES - 2>();
             meet_row();
             copy(empty, end, columns);
-            if (chunk + k_warp < end) multiply_chunk(full, chunk + k_warp, columns, zeros);
+            if (chunk + k_warp < end) multiply_chunk(full, chunk + k_warp, zeros);
             empty = full;
             full = full + STAGE_BYTES == shared + STAGES * STAGE_BYTES ? shared : full + STAGE_BYTES;
         }
@@ -609,9 +623,7 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
     const int chunks = (a.k + CHUNK - 1) / CHUNK;
     const int first = static_cast<int>(static_cast<long long>(chunks) * blockIdx.y / gridDim.y);
     const int end = static_cast<int>(static_cast<long long>(chunks) * (blockIdx.y + 1) / gridDim.y);
-    self.aim(rows, 0, first);
-    self.prefetch_weights(first, end);
-    wait_for_previous();
+    if (!a.settled) wait_for_previous();
 #pragma unroll
     for (int i = 0; i < BRANCHES; i++) decoders[i].load(a.weight[i].table);
     for (int column = rows.begin; column < rows.end; column += COLUMNS) {

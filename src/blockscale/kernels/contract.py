@@ -12,6 +12,11 @@ A kernel that is compiled at run time also offers
     builds(problem) -> list[Build]      what `launch` will load, so that it can be compiled before
     every_build(target) -> list[Build]  what continuous integration compiles for a target
     instructions(build)                 optional: what its machine code must have, as in ("HMMA",)
+
+and one whose launches should cost the host little
+
+    Launch(problem, config, weights)    all that does not change between calls on the same weights;
+                                        called with (x, biases, group_sizes, out)
 """
 
 from __future__ import annotations

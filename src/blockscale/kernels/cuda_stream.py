@@ -5,11 +5,10 @@ The measurements behind the rule are in docs/design/0003-cuda-decoding.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from blockscale.formats import Float, Format
+from blockscale.formats import E2M1, UE4M3, Float, Format
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import multiprocessors, shared_limit
 
@@ -54,9 +53,15 @@ class Config:
         scales = 128 * max(1, self.chunk // (8 * format.block))
         stage = self.k_warps * self.columns * (2 * self.chunk + 16)
         stage += self.row_warps * self.k_warps * self.tiles * (codes + scales)
-        decoded = 0 if self.columns < 8 else 4 * scales * self.k_warps * self.weight_rows // 16
+        scaled = self.columns >= 8 and scales_weights(format)
+        decoded = 4 * scales * self.k_warps * self.weight_rows // 16 if scaled else 0
         sums = 4 * self.k_warps * self.columns * self.weight_rows
         return 2 * self.chunk + 32 + max(self.stages * stage + decoded, sums)
+
+
+def scales_weights(format: Format) -> bool:
+    """Whether weights are multiplied by their scales where x has many rows: NVFP4, exactly."""
+    return (format.element, format.scale, format.block) == (E2M1, UE4M3, 16)
 
 
 def matrices(problem: Problem) -> int:
@@ -70,13 +75,19 @@ def stream_configs(problem: Problem) -> tuple[Config, ...]:
     format, columns = problem.w_kind.format, _columns(problem)
     limit = shared_limit(problem.target) - _STATIC_SHARED
     found = []
-    for tiles, row_warps, stages, chunk in _shapes(problem, columns):
-        shape = columns, tiles, row_warps, _WARPS // row_warps, stages, chunk
-        shared = Config(*shape, 1, 1).shared_bytes(format)
-        if shared <= limit:
-            blocks = 2 if columns <= 16 and 2 * shared <= limit - _STATIC_SHARED else 1
-            outputs = Config(*shape, 1, 1).output_tiles(problem) * matrices(problem)
-            found.append(Config(*shape, blocks, _splits(problem, outputs, shape)))
+    for tiles, row_warps in _tilings(problem, columns):
+        legal = []
+        for stages, chunk in ((2, 256), (3, 128), (2, 128)):
+            if chunk < 8 * format.block and columns < 8:
+                continue  # eight blocks stand side by side
+            shape = Config(columns, tiles, row_warps, _WARPS // row_warps, stages, chunk, 1, 1)
+            shared = shape.shared_bytes(format)
+            if shared <= limit:
+                blocks = 2 if columns <= 16 and 2 * shared + _STATIC_SHARED <= limit else 1
+                splits = _splits(problem, shape)
+                legal.append(replace(shape, blocks=blocks, splits=splits))
+        # Two blocks cover each other's waits; beyond that, long stages cost less than deep ones.
+        found += sorted(legal, key=lambda config: -config.blocks)
     return tuple(found)
 
 
@@ -86,39 +97,50 @@ def _columns(problem: Problem) -> int:
         groups = max(problem.groups, 1)
         busy = groups * (1 - (1 - 1 / groups) ** problem.m)
         rows = round(problem.m / max(busy, 1))
-    element = problem.w_kind.format.element
-    if isinstance(element, Float) and element.specials == "ieee":
+    format = problem.w_kind.format
+    if isinstance(format.element, Float) and format.element.specials == "ieee":
         rows = max(rows, 8)  # side by side, an infinite weight would meet the zeros of other blocks
-    return next((each for each in _COLUMNS if each >= rows), _COLUMNS[-1])
+    # Two tiles a warp of so many columns would not fit into registers, and gating needs two.
+    most = 32 if problem.gated and not scales_weights(format) else _COLUMNS[-1]
+    return next((each for each in _COLUMNS if each >= min(rows, most)), most)
 
 
-def _shapes(problem: Problem, columns: int) -> Iterator[tuple[int, int, int, int]]:
-    """tiles, row warps, stages, chunk: the best first.
+def _tilings(problem: Problem, columns: int) -> list[tuple[int, int]]:
+    """tiles and row warps, the best first.
 
     With few rows of x, blocks should be nearly twice as many as multiprocessors, so that the loads
     of one cover the arithmetic of another. With many, they should have more rows of w, since each
     reads all of x; one to a multiprocessor then.
     """
     format = problem.w_kind.format
+    tiles: tuple[int, ...]
+    if columns < 8:
+        tiles = (1, 2) if format.element.bits >= 6 else (2, 1)
+    elif columns <= 16:
+        tiles = (2, 1)
+    elif columns <= 32:
+        tiles = (4, 2, 1)
+    else:
+        tiles = (2, 1) if scales_weights(format) else (1,)
+    every = [(each, row_warps) for each in tiles for row_warps in (8, 4, 2, 1)]
+    if problem.gated:
+        every = [(max(each, 2), row_warps) for each, row_warps in every]
+    most = 16 if columns > 16 else 8  # tiles of a block
+    every = [each for each in dict.fromkeys(every) if each[0] * each[1] <= most]
     wanted = (1.6 if columns < 8 else 0.6) * multiprocessors(problem.target)
     weight_tiles = -(-problem.n // 16) * (2 if problem.gated else 1) * matrices(problem)
-    wide = 1 if format.element.bits >= 6 and columns < 8 and not problem.gated else 2
-    most = _WARPS if columns > 16 else 4
-    candidates = [(wide, row_warps) for row_warps in (8, 4, 2, 1) if row_warps <= most]
-    if not problem.gated:
-        candidates += [(3 - wide, row_warps) for row_warps in (1, 2, 4)]
-    enough = [each for each in candidates if weight_tiles >= wanted * each[0] * each[1]]
-    few = [each for each in candidates if each not in enough]
-    smallest_first = sorted(few, key=lambda each: each[0] * each[1])
-    chunk = 256 if columns <= 16 else 128
-    for tiles, row_warps in enough + smallest_first:
-        for stages, depth in dict.fromkeys(((2, chunk), (3, 128), (2, 128))):
-            if depth >= 8 * format.block or columns >= 8:
-                yield tiles, row_warps, stages, depth
+    enough = [each for each in every if weight_tiles >= wanted * each[0] * each[1]]
+    few = [each for each in every if each not in enough]
+    return sorted(enough, key=_size, reverse=True) + sorted(few, key=_size)
 
 
-def _splits(problem: Problem, outputs: int, shape: tuple[int, ...]) -> int:
+def _size(tiling: tuple[int, int]) -> int:
+    return tiling[0] * tiling[1]
+
+
+def _splits(problem: Problem, shape: Config) -> int:
     """As many as fill the GPU once, while every warp has a chunk."""
-    k_warps, chunk = shape[3], shape[5]
-    chunks = -(-problem.k // chunk)
-    return max(1, min(multiprocessors(problem.target) // max(outputs, 1), chunks // k_warps))
+    outputs = shape.output_tiles(problem) * matrices(problem)
+    chunks = -(-problem.k // shape.chunk)
+    most = multiprocessors(problem.target) // max(outputs, 1)
+    return max(1, min(most, chunks // shape.k_warps))

@@ -19,6 +19,7 @@ zeros.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 import torch
 from torch import Tensor
@@ -38,14 +39,14 @@ def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int
     """
     byte = 8 * value + 7 if value < 4 else 8 * (value - 4) + 3
     pair, half = divmod(value, 2)
+    if folded and bits in (4, 5):
+        if bit < 3:
+            return step, 4 * value + bit
+        return (step, byte) if bit == 3 else (4, 8 * (value % 4) + 7 - 2 * step - value // 4)
     if bits == 2:
         return step // 2, 4 * value + 2 * (step % 2) + bit
     if bits == 3:
         return (step, 4 * value + bit) if step < 3 else (bit, 4 * value + 3)
-    if bits in (4, 5) and folded:
-        if bit < 3:
-            return step, 4 * value + bit
-        return (step, byte) if bit == 3 else (4, 8 * (value % 4) + 7 - 2 * step - value // 4)
     if bits == 4:
         return step, 16 * half + (_SIGN[pair] if bit == 3 else _LOWEST[pair] + bit)
     if bits == 6:
@@ -53,7 +54,9 @@ def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int
         if bit >= 2:
             return word + step % 2, 16 * half + 4 * (3 - pair) + bit - 2
         return word + 2, 16 * half + 4 * pair + 2 * (step % 2) + bit
-    return 2 * step + pair % 2, 16 * (pair // 2) + 8 * half + bit
+    if bits == 8:
+        return 2 * step + pair % 2, 16 * (pair // 2) + 8 * half + bit
+    return divmod((8 * step + value) * bits + bit, 32)  # no kernel reads these: one after the other
 
 
 _SIGN = (15, 12, 14, 13)  # of a float of 4 bits, by pair
@@ -95,11 +98,8 @@ class FragmentCodes:
     def __init__(self, name: str, folded: bool) -> None:
         self.name = name
         self.folded = folded
-        self.widths = (4, 5) if folded else (2, 3, 4, 6, 8)  # bits of a code
 
     def storage_shape(self, shape: tuple[int, ...], bits: int) -> tuple[int, ...]:
-        if bits not in self.widths:
-            raise ValueError(f"layout {self.name} holds codes of {self.widths} bits, not {bits}")
         return (*shape[:-2], _ceil(shape[-2], TILE), _ceil(shape[-1], UNIT) * 32 * 4 * bits)
 
     def pack(self, codes: Tensor, bits: int) -> Tensor:
@@ -110,8 +110,10 @@ class FragmentCodes:
             padded = fold(padded, bits)
         tiles, units = _ceil(n, TILE), _ceil(k, UNIT)
         # tile, row half, g, unit, step, k half, t, k % 2 -> tile, unit, g, t, (step, value)
-        split = padded.reshape(-1, tiles, 2, 8, units, 4, 2, 4, 2)
-        values = split.permute(0, 1, 4, 3, 7, 5, 6, 2, 8).reshape(-1, tiles, units, 32, 4, 8)
+        split = padded.reshape(prod(lead), tiles, 2, 8, units, 4, 2, 4, 2)
+        values = split.permute(0, 1, 4, 3, 7, 5, 6, 2, 8).reshape(
+            prod(lead), tiles, units, 32, 4, 8
+        )
         words = torch.zeros(*values.shape[:4], bits, dtype=torch.int32, device=codes.device)
         for step, value, bit, at in _bit_of_storage(bits, self.folded):
             taken = (values[..., step, value] >> bit & 1).to(torch.int32)
@@ -121,12 +123,12 @@ class FragmentCodes:
     def unpack(self, storage: Tensor, shape: tuple[int, ...], bits: int) -> Tensor:
         lead, (n, k) = shape[:-2], shape[-2:]
         tiles, units = _ceil(n, TILE), _ceil(k, UNIT)
-        words = storage.contiguous().view(torch.int32).reshape(-1, tiles, units, 32, bits)
+        words = storage.contiguous().view(torch.int32).reshape(prod(lead), tiles, units, 32, bits)
         values = torch.zeros(*words.shape[:4], 4, 8, dtype=torch.uint8, device=storage.device)
         for step, value, bit, at in _bit_of_storage(bits, self.folded):
             taken = (words[..., at // 32] >> (at % 32) & 1).to(torch.uint8)
             values[..., step, value] |= taken << bit
-        split = values.reshape(-1, tiles, units, 8, 4, 4, 2, 2, 2)
+        split = values.reshape(prod(lead), tiles, units, 8, 4, 4, 2, 2, 2)
         padded = split.permute(0, 1, 7, 3, 2, 5, 6, 4, 8).reshape(*lead, tiles * TILE, units * UNIT)
         codes = padded[..., :n, :k].contiguous()
         return unfold(codes, bits) if self.folded else codes
@@ -152,14 +154,14 @@ class FragmentScales:
         padded = torch.nn.functional.pad(scale, (0, right, 0, -n % TILE))
         tiles, eights = _ceil(n, TILE), _ceil(blocks, BLOCKS)
         # tile, row half, g, eight, t, parity, byte -> tile, eight, g, t, row half, parity, byte
-        split = padded.reshape(-1, tiles, 2, 8, eights, 4, 2, scale_bytes)
+        split = padded.reshape(prod(lead), tiles, 2, 8, eights, 4, 2, scale_bytes)
         ordered = split.permute(0, 1, 4, 3, 5, 2, 6, 7)
         return ordered.reshape(*lead, tiles, eights * BLOCKS * TILE * scale_bytes).contiguous()
 
     def unpack(self, storage: Tensor, shape: tuple[int, ...], scale_bytes: int) -> Tensor:
         lead, (n, blocks) = shape[:-2], shape[-2:]
         tiles, eights = _ceil(n, TILE), _ceil(blocks, BLOCKS)
-        ordered = storage.reshape(-1, tiles, eights, 8, 4, 2, 2, scale_bytes)
+        ordered = storage.reshape(prod(lead), tiles, eights, 8, 4, 2, 2, scale_bytes)
         split = ordered.permute(0, 1, 5, 3, 2, 4, 6, 7)
         padded = split.reshape(*lead, tiles * TILE, eights * BLOCKS * scale_bytes)
         return padded[..., :n, : blocks * scale_bytes].contiguous()

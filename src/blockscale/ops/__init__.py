@@ -14,6 +14,7 @@ from blockscale.ops.library import (
 )
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
+from blockscale.ops.plan import Plan, make_plan
 from blockscale.ops.quantize import repack
 from blockscale.ops.unobserved import is_unobserved
 from blockscale.ops.validate import (
@@ -32,6 +33,7 @@ __all__ = [
     "Explanation",
     "MatmulCall",
     "Operand",
+    "Plan",
     "answers",
     "builds",
     "check_block",
@@ -45,6 +47,7 @@ __all__ = [
     "grouped_gated_matmul",
     "grouped_matmul",
     "is_unobserved",
+    "make_plan",
     "matmul",
     "plain",
     "prepared_layout",

@@ -10,7 +10,7 @@ what can be sliced); `prepare` packs it once into what a device's kernels read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -112,6 +112,15 @@ class QTensor:
 
     def _as_operand(self) -> ops.Operand:
         return ops.Operand(self.tensors, str(Kind(self.format, self.layout)), list(self.shape))
+
+    @cached_property
+    def plans(self) -> dict[Any, ops.Plan | None]:
+        """Of calls with this tensor as the weight: see `ops.plan`."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles take the tensor alone, not what was found out about it."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     # --- what it can become ------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,7 @@ from blockscale import ops
 from blockscale.formats import INT8, Format
 from blockscale.formats import format as find_format
 from blockscale.numerics import Activation
+from blockscale.runtime import checks_enabled, is_deterministic
 from blockscale.tensor.qtensor import QTensor
 
 
@@ -164,6 +168,13 @@ def _run(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Check and run the call, or hand it to the verb's op where somebody watches."""
+    key = None
+    if x.__class__ is Tensor and x_format is None and not torch.compiler.is_compiling():
+        key = _plan_key(x, weights, biases, group_sizes, activation, out_dtype)
+        if key is not None and ops.is_unobserved((x, *biases)):
+            plan = weights[0].plans.get(key)
+            if plan is not None:
+                return plan(x, tuple(biases), group_sizes)
     call = _call(
         x,
         weights,
@@ -175,6 +186,11 @@ def _run(
         out_dtype=out_dtype,
     )
     if ops.is_unobserved(call.tensors):
+        if key is not None and key not in weights[0].plans:
+            plans = weights[0].plans
+            if len(plans) >= _MOST_PLANS:
+                plans.clear()
+            plans[key] = ops.make_plan(call, tuple(weights[1:]))
         return ops.run_checked(call)
     first, rest = call.weights[0], call.weights[1:]
     if rest:
@@ -199,6 +215,30 @@ def _run(
         call.out_dtype,
     )
     return y
+
+
+_MOST_PLANS = 256  # kept with a weight: more would be shapes that do not come back
+
+
+def _plan_key(
+    x: Any,
+    weights: list[QTensor],
+    biases: list[Tensor | None],
+    group_sizes: Tensor | None,
+    activation: str | Activation | None,
+    out_dtype: torch.dtype | None,
+) -> Hashable | None:
+    """What calls on the same weights must agree in to share a plan; None for those without."""
+    if not x.is_cuda or weights[0].__class__ is not QTensor or checks_enabled():
+        return None
+    return (
+        *(x.shape, x.dtype, x.get_device(), out_dtype, activation, is_deterministic()),
+        *(None if bias is None else (bias.shape, bias.dtype, bias.get_device()) for bias in biases),
+        None
+        if group_sizes is None
+        else (group_sizes.shape, group_sizes.dtype, group_sizes.is_cuda),
+        *map(id, weights[1:]),
+    )
 
 
 def _call(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ctypes import Structure, c_float, c_int, c_longlong, c_void_p
 from functools import lru_cache
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -65,6 +66,7 @@ class Arguments(Structure):
         ("alpha", c_float),
         ("limit", c_float),
         ("sizes_are_64_bits", c_int),
+        ("settled", c_int),
     )
 
 
@@ -108,60 +110,122 @@ def launch(
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, n]
 ) -> None:
-    values, x_scale = _x(problem, x)
-    kept = [_contiguous(part) for part in weights]
-    held = _alike(biases)
-    sizes = None if group_sizes is None else group_sizes.contiguous()
-    arguments = Arguments(
-        x=values.data_ptr(),
-        x_scale=_address(x_scale),
-        out=out.data_ptr(),
-        group_sizes=_address(sizes),
-        x_stride=values.stride(0),
-        out_stride=out.stride(0),
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        groups=problem.groups,
-        out_dtype=_DTYPES[problem.out],
-        sizes_are_64_bits=sizes is not None and sizes.dtype == torch.int64,
-    )
-    for i, (part, bias) in enumerate(zip(kept, held, strict=True)):
-        arguments.weight[i] = Weight(*map(_address, (*part, bias)))
-        if bias is not None:
-            arguments.bias_dtype = _DTYPES[dtype_name(bias.dtype)]
-    if problem.gated:
-        activation = parse_activation(problem.activation)
-        arguments.activation = _ACTIVATIONS[activation.name]
-        arguments.alpha, arguments.limit = activation.alpha, activation.limit
-    stream = current_stream(out.device)
-    tiles, count = config.output_tiles(problem), matrices(problem)
-    if config.splits > 1:
-        sums = tiles * count * config.splits * config.columns * config.weight_rows
-        partial, arrivals = workspace(out.device, stream, sums, tiles * count)
+    Launch(problem, config, weights)(x, biases, group_sizes, out)
+
+
+class Launch:
+    """A call on some weights, with everything found out that does not change between calls.
+
+    From the third call on it may copy weights before the kernel ahead in the stream has ended. By
+    then what wrote them, unless it is torch's business and changes their version, has been waited
+    for.
+    """
+
+    _SETTLES_AFTER = 2  # calls
+
+    def __init__(self, problem: Problem, config: Config, weights: tuple[Parts, ...]) -> None:
+        self._problem, self._config = problem, config
+        self._weights = [_contiguous(part) for part in weights]
+        self._device = self._weights[0].codes.device
+        tables = [part.codebook for part in self._weights if part.codebook is not None]
+        symmetric = all(is_symmetric(table) for table in tables)
+        self._kernel = function(_build(problem, config, symmetric), self._device)
+        self._tiles, self._matrices = config.output_tiles(problem), matrices(problem)
+        self._grid = self._tiles, config.splits, self._matrices
+        self._shared = config.shared_bytes(problem.w_kind.format)
+        self._overlaps = can_overlap(problem.target)
+        self._written = [part.codes for part in self._weights]
+        self._written += [part.scale for part in self._weights]
+        self._versions: list[int] = []
+        self._calls = 0
+        self._template = bytes(self._fixed())
+
+    def _fixed(self) -> Arguments:
+        problem = self._problem
+        arguments = Arguments(
+            m=problem.m,
+            n=problem.n,
+            k=problem.k,
+            groups=problem.groups,
+            out_dtype=_DTYPES[problem.out],
+        )
+        for i, part in enumerate(self._weights):
+            arguments.weight[i] = Weight(*map(_address, part), None)
+        if problem.gated:
+            activation = parse_activation(problem.activation)
+            arguments.activation = _ACTIVATIONS[activation.name]
+            arguments.alpha, arguments.limit = activation.alpha, activation.limit
+        return arguments
+
+    def __call__(
+        self,
+        x: Tensor | Parts,
+        biases: tuple[Tensor | None, ...],
+        group_sizes: Tensor | None,
+        out: Tensor,
+    ) -> None:
+        values, x_scale = (x, None) if _is_copyable(x) else _copyable(self._problem, x)
+        arguments = Arguments.from_buffer_copy(self._template)
+        arguments.x, arguments.x_stride = values.data_ptr(), values.stride(0)
+        arguments.out, arguments.out_stride = out.data_ptr(), out.stride(0)
+        arguments.settled = self._is_settled()
+        held = [x_scale]
+        if x_scale is not None:
+            arguments.x_scale = x_scale.data_ptr()
+        if group_sizes is not None:
+            sizes = group_sizes.contiguous()
+            arguments.group_sizes = sizes.data_ptr()
+            arguments.sizes_are_64_bits = sizes.dtype == torch.int64
+            held.append(sizes)
+        if self._problem.bias:
+            held += self._add_biases(arguments, biases)
+        stream = current_stream(self._device)
+        if self._config.splits > 1:
+            self._add_workspace(arguments, stream)
+        shape = self._grid, self._config.threads, self._shared
+        self._kernel.launch(*shape, stream, arguments, self._overlaps)
+
+    def _is_settled(self) -> bool:
+        versions = [tensor._version for tensor in self._written]
+        if versions != self._versions:
+            self._versions, self._calls = versions, 0
+        self._calls += 1
+        return self._calls > self._SETTLES_AFTER
+
+    def _add_biases(
+        self, arguments: Arguments, biases: tuple[Tensor | None, ...]
+    ) -> list[Tensor | None]:
+        held = _alike(biases)
+        for weight, bias in zip(arguments.weight, held, strict=False):
+            if bias is not None:
+                weight.bias = bias.data_ptr()
+                arguments.bias_dtype = _DTYPES[dtype_name(bias.dtype)]
+        return held
+
+    def _add_workspace(self, arguments: Arguments, stream: int) -> None:
+        config, outputs = self._config, self._tiles * self._matrices
+        sums = outputs * config.splits * config.columns * config.weight_rows
+        partial, arrivals = workspace(self._device, stream, sums, outputs)
         arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
-    symmetric = all(part.codebook is None or is_symmetric(part.codebook) for part in kept)
-    kernel = function(_build(problem, config, symmetric), out.device)
-    kernel.launch(
-        (tiles, config.splits, count),
-        config.threads,
-        config.shared_bytes(problem.w_kind.format),
-        stream,
-        arguments,
-        can_overlap(problem.target),
+
+
+def _is_copyable(x: Tensor | Parts) -> TypeGuard[Tensor]:
+    """Rows of numbers that can be copied 16 bytes at a time."""
+    return (
+        not isinstance(x, Parts)
+        and x.stride(-1) == 1
+        and x.stride(0) % 8 == 0
+        and x.data_ptr() % 16 == 0
     )
 
 
-def _x(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
-    """Numbers of 16 bits, in rows that can be copied 16 bytes at a time; and scales of rows."""
-    if isinstance(x, Parts):
-        values = torch.empty(problem.rows, problem.k, dtype=torch.bfloat16, device=x.codes.device)
-        parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
-        decode(problem.x, parts, values[None])
-        return values, None if x.tensor_scale is None else x.tensor_scale.contiguous()
-    if x.stride(-1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0:
-        return x, None
-    return x.clone(memory_format=torch.contiguous_format), None
+def _copyable(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
+    """Such rows, and their scales."""
+    if isinstance(x, Tensor):
+        return x.clone(memory_format=torch.contiguous_format), None
+    values = torch.empty(problem.rows, problem.k, dtype=torch.bfloat16, device=x.codes.device)
+    decode(problem.x, Parts(x.codes[None], x.scale[None], None, x.codebook), values[None])
+    return values, None if x.tensor_scale is None else x.tensor_scale.contiguous()
 
 
 def _contiguous(part: Parts) -> Parts:

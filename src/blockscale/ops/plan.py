@@ -1,0 +1,49 @@
+"""Launch plans: what a call on some weights has found out, for calls that differ in x alone.
+
+Checking a call and choosing its kernel takes longer than a small product on a GPU. A kernel that
+offers a `Launch` is asked for one, and the plan is kept with the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockscale.ops.choose import choose
+from blockscale.ops.matmul import MatmulCall
+from blockscale.ops.operand import as_groups
+from blockscale.problem import Problem
+
+
+@dataclass(frozen=True)
+class Plan:
+    launch: Any
+    problem: Problem
+    out_shape: tuple[int, ...]
+    out_dtype: torch.dtype
+    kept: tuple[Any, ...]  # what must live as long
+
+    def __call__(
+        self, x: Tensor, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
+    ) -> Tensor:
+        """Of a call like the one that was planned."""
+        problem = self.problem
+        out = torch.empty(problem.rows, problem.n, dtype=self.out_dtype, device=x.device)
+        self.launch(x if x.dim() == 2 else x.reshape(-1, problem.k), biases, group_sizes, out)
+        return out if len(self.out_shape) == 2 else out.view(self.out_shape)
+
+
+def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
+    """None where the kernel that runs offers none, or there is nothing to run."""
+    call.validate()
+    problem = call.problem()
+    kernel, config = choose(problem)
+    launch = getattr(kernel, "Launch", None)
+    if launch is None or not (problem.rows and problem.n):
+        return None
+    weights = tuple(as_groups(weight) for weight in call.weights)
+    shape = tuple(call.out_shape)
+    return Plan(launch(problem, config, weights), problem, shape, call.out_dtype, kept)
