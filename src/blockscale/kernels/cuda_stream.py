@@ -83,8 +83,10 @@ def stream_configs(problem: Problem) -> tuple[Config, ...]:
             shape = Config(columns, tiles, row_warps, _WARPS // row_warps, stages, chunk, 1, 1)
             shared = shape.shared_bytes(format)
             if shared <= limit:
-                blocks = 2 if columns <= 16 and 2 * shared + _STATIC_SHARED <= limit else 1
-                splits = _splits(problem, shape)
+                outputs = shape.output_tiles(problem) * matrices(problem)
+                pairs = columns <= 16 and outputs > multiprocessors(problem.target)
+                blocks = 2 if pairs and 2 * shared + _STATIC_SHARED <= limit else 1
+                splits = _splits(problem, shape, outputs)
                 legal.append(replace(shape, blocks=blocks, splits=splits))
         # Two blocks cover each other's waits; beyond that, long stages cost less than deep ones.
         found += sorted(legal, key=lambda config: -config.blocks)
@@ -108,9 +110,9 @@ def _columns(problem: Problem) -> int:
 def _tilings(problem: Problem, columns: int) -> list[tuple[int, int]]:
     """tiles and row warps, the best first.
 
-    With few rows of x, blocks should be nearly twice as many as multiprocessors, so that the loads
-    of one cover the arithmetic of another. With many, they should have more rows of w, since each
-    reads all of x; one to a multiprocessor then.
+    With few rows of x, blocks should be more than multiprocessors, so that the loads of one cover
+    the arithmetic of another. With many, they should have more rows of w, since each reads all of
+    x; one to a multiprocessor then.
     """
     format = problem.w_kind.format
     tiles: tuple[int, ...]
@@ -126,10 +128,21 @@ def _tilings(problem: Problem, columns: int) -> list[tuple[int, int]]:
     if problem.gated:
         every = [(max(each, 2), row_warps) for each, row_warps in every]
     most = 16 if columns > 16 else 8  # tiles of a block
-    every = [each for each in dict.fromkeys(every) if each[0] * each[1] <= most]
-    wanted = (1.6 if columns < 8 else 0.6) * multiprocessors(problem.target)
+    if columns < 8 and format.element.bits >= 6:
+        most = 2 if problem.gated else 1  # the bytes of more would leave room for one block only
+    every = [each for each in dict.fromkeys(every) if _size(each) <= most]
+    processors = multiprocessors(problem.target)
     weight_tiles = -(-problem.n // 16) * (2 if problem.gated else 1) * matrices(problem)
-    enough = [each for each in every if weight_tiles >= wanted * each[0] * each[1]]
+
+    def fill(tiling: tuple[int, int]) -> float:
+        """Blocks to a multiprocessor."""
+        return weight_tiles / (_size(tiling) * processors)
+
+    enough = [each for each in every if fill(each) >= (0.6 if columns > 16 else 1.2)]
+    if columns >= 8:  # but not by blocks of few rows, while there are nearly enough of larger ones
+        enough = [each for each in enough if _size(each) >= 4] or [
+            each for each in every if _size(each) >= 4 and fill(each) >= 0.6
+        ]
     few = [each for each in every if each not in enough]
     return sorted(enough, key=_size, reverse=True) + sorted(few, key=_size)
 
@@ -138,9 +151,8 @@ def _size(tiling: tuple[int, int]) -> int:
     return tiling[0] * tiling[1]
 
 
-def _splits(problem: Problem, shape: Config) -> int:
+def _splits(problem: Problem, shape: Config, outputs: int) -> int:
     """As many as fill the GPU once, while every warp has a chunk."""
-    outputs = shape.output_tiles(problem) * matrices(problem)
     chunks = -(-problem.k // shape.chunk)
     most = multiprocessors(problem.target) // max(outputs, 1)
     return max(1, min(most, chunks // shape.k_warps))
