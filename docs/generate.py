@@ -17,6 +17,7 @@ from blockscale.runtime import VARIABLES
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # bench is not installed
 
+from bench.quality_tables import importance  # noqa: E402
 from bench.tables import performance, speed  # noqa: E402
 
 PAGES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "models.md"]
@@ -72,6 +73,7 @@ GENERATORS = {
     "speed": speed,
     "performance": performance,
     "quality": quality,
+    "importance": importance,
 }
 
 
