@@ -45,6 +45,11 @@ class Packed {
         }
     }
 
+    // Of a bit plane; as answers come, before they are a code.
+    EXACT void put_bit(int index, int bit, bool is_set) {
+        if (is_set) words_[index / 32 * BITS + bit] |= 1u << index % 32;
+    }
+
     EXACT u32* words() { return words_; }
 
  private:

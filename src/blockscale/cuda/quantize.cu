@@ -90,6 +90,16 @@ struct Unit<true> : Unit<false> {
     EXACT Weights weights(int first) const { return {importance, first}; }
 };
 
+template <class Block, class Packed>
+EXACT void put_codes(const Block& block, Packed& packed, int first) {
+    if constexpr (BS_PACKING == BIT_PLANES && !Block::Element::IS_FLOAT)
+        block.code_bits([&](int i, int bit, bool is_set) { packed.put_bit(first + i, bit, is_set); });
+    else
+        block.codes([&](int i, u32 even, u32 odd) {
+            packed.template put_pair<Encoder::SHIFT>(first + i, even, odd);
+        });
+}
+
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
 EXACT void quantize_unit(const Arguments& a, const Encoder& encoder, const Place& at,
                          float tensor_scale, bool writes) {
@@ -102,9 +112,7 @@ EXACT void quantize_unit(const Arguments& a, const Encoder& encoder, const Place
         using Weights = Unit<BS_WEIGHTED>::Weights;
         const BlockQuantizer<Kind, Rule, BS_SEARCH, PART, Encoder, Weights> block(numbers, weights,
                                                                                   tensor_scale, encoder);
-        block.codes([&](int i, u32 even, u32 odd) {
-            packed.template put_pair<Encoder::SHIFT>(first + i, even, odd);
-        });
+        put_codes(block, packed, first);
         if (writes && threadIdx.x % LANES == 0)
             write_scale(a, at, (at.unit * VALUES + first) / Kind::BLOCK, block.scale());
     }

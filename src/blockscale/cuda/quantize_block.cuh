@@ -92,6 +92,16 @@ class BlockQuantizer {
             put(i, signed_code(i, quotients[i]), signed_code(i + 1, quotients[i + 1]));
     }
 
+    // put(i, bit, is_set) for each bit of each code of a codebook.
+    template <class Put>
+    EXACT void code_bits(Put put) const {
+        float quotients[VALUES];
+        divide(scale_, quotients);
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i)
+            encoder_.bits(quotients[i], [&](int bit, bool is_set) { put(i, bit, is_set); });
+    }
+
  private:
     EXACT u32 signed_code(int i, float quotient) const {
         const u32 code = encoder_.shifted_code(quotient);
@@ -163,6 +173,11 @@ class BlockQuantizer {
         for (int index = 1; index < CANDIDATES; ++index) {
             BlockScale scale;
             const bool is_new = candidate(index, scale);
+            const float least_possible = error_of_amax(scale);
+            if (!any_lane(is_new && !(least_possible > least.error + least.margin))) {
+                if (is_new) rival = smaller(rival, least_possible);
+                continue;
+            }
             const Trial trial = weigh(scale);
             const bool better = trial.error < least.error;
             const Trial worse = better ? least : trial;
@@ -173,6 +188,14 @@ class BlockQuantizer {
             if (better) best = scale;
         }
         return sure && least.error + least.margin < rival;
+    }
+
+    // What the largest number alone costs at least, where a scale is too small for it: most of the
+    // small scales of a search need no further look.
+    EXACT float error_of_amax(const BlockScale& scale) const {
+        const float beyond = amax_ - scale.value * tensor_scale_ * Element::MAX;
+        const bool clear = beyond > amax_ * power_of_two(-8) && amax_ <= Weights::AMAX;
+        return Weights::ALIKE && clear ? beyond * beyond * 0.99f : 0.0f;
     }
 
     // The squared error of the block in float32, NaN where it cannot be known so; the same in all

@@ -5,6 +5,7 @@
 // All alike.
 template <class Format, int VALUES>
 struct Unweighted {
+    static constexpr bool ALIKE = true;
     static constexpr float total = Format::BLOCK, AMAX = power_of_two(60), RANGE = power_of_two(50);
 
     EXACT Unweighted() {}
@@ -18,6 +19,7 @@ struct Unweighted {
 template <class Format, int VALUES>
 struct Weighted {
     static constexpr int LANES = Format::BLOCK / VALUES;
+    static constexpr bool ALIKE = false;
     static constexpr float AMAX = power_of_two(40), RANGE = power_of_two(40);
     float weight[VALUES], total = 0.0f;
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 MOST_UNITS = 2**31 - 1  # that a launch counts
-THREADS = 256  # of a thread block: conversions need no particular number
+THREADS = 256  # of a thread block, where no other number is better
 NUMBERS = {"float32": "Wide", "bfloat16": "BFloat16", "float16": "Float16"}
 PACKINGS = {"bits": "BIT_STREAM", "planes": "BIT_PLANES"}
 _ALIGNED = 16  # bytes: the widest access of a lane
@@ -62,6 +62,6 @@ def aligned(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def blocks_for(units: int, repeat: int = 1) -> int:
+def blocks_for(units: int, repeat: int, threads: int = THREADS) -> int:
     """Thread blocks that take `repeat` units to a thread."""
-    return -(-units // (THREADS * repeat))
+    return -(-units // (threads * repeat))

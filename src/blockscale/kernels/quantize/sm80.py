@@ -47,9 +47,10 @@ class Arguments(Structure):
 class Config:
     values: int  # of a lane
     repeat: int  # units that a thread takes, one after the other
+    threads: int  # of a thread block
 
     def __str__(self) -> str:
-        return f"{self.values} numbers to a lane, {self.repeat} times"
+        return f"{self.values} numbers to a lane, {self.repeat} times, {self.threads} threads"
 
 
 def refuses(problem: Problem) -> str | None:
@@ -64,7 +65,9 @@ def refuses(problem: Problem) -> str | None:
 def configs(problem: Problem) -> list[Config]:
     values = _values(*problem.w_kind)
     # A codebook's midpoints are found by every thread block anew: large calls have fewer of these.
-    return [Config(values, 4 if problem.m * problem.k // values >= 2**18 else 1)]
+    repeat = 4 if problem.m * problem.k // values >= 2**18 else 1
+    # A search among many scales takes up to 200 registers: small blocks fill an SM better.
+    return [Config(values, repeat, THREADS // 2 if problem.rule == "mse" else THREADS)]
 
 
 def _values(format: Format, layout: Layout) -> int:
@@ -134,14 +137,14 @@ def _launch(
         rows_of(groups, n, units),
     )
     derived = tensor_scales not in ("NONE", "GIVEN")
-    grid = groups * n if derived else blocks_for(groups * n * units, config.repeat)
-    build = _build(problem, tensor_scales, config.values)
-    kernel = function(build, x.device)
-    kernel.launch((grid, 1, 1), THREADS, 0, current_stream(x.device), arguments)
+    every = groups * n * units
+    grid = groups * n if derived else blocks_for(every, config.repeat, config.threads)
+    kernel = function(_build(problem, tensor_scales, config), x.device)
+    kernel.launch((grid, 1, 1), config.threads, 0, current_stream(x.device), arguments)
 
 
 @lru_cache(maxsize=1024)
-def _build(problem: Problem, tensor_scales: str, values: int) -> Build:
+def _build(problem: Problem, tensor_scales: str, config: Config) -> Build:
     format, layout = problem.w_kind
     defines: dict[str, str | int] = {
         "BS_FORMAT": cuda_format(format),
@@ -152,19 +155,19 @@ def _build(problem: Problem, tensor_scales: str, values: int) -> Build:
         "BS_PACKING": PACKINGS[layout.codes],
         "BS_BLOCKED": int(layout.scales == "blocked"),
         "BS_WEIGHTED": int(problem.weighted),
-        "BS_VALUES": values,
-        "BS_THREADS": THREADS,
+        "BS_VALUES": config.values,
+        "BS_THREADS": config.threads,
     }
     return Build("quantize.cu", "quantize", tuple(defines.items()))
 
 
 def builds(problem: Problem) -> list[Build]:
     """With a given tensor scale; and with a derived one, where x is quantised on the fly."""
-    format, values = problem.w_kind.format, configs(problem)[0].values
+    format, config = problem.w_kind.format, configs(problem)[0]
     if not format.has_tensor_scale:
-        return [_build(problem, "NONE", values)]
+        return [_build(problem, "NONE", config)]
     ways = ["GIVEN"] + ([TENSOR_SCALES[format.tensor_scale]] if problem.rule == "absmax" else [])
-    return [_build(problem, way, values) for way in ways]
+    return [_build(problem, way, config) for way in ways]
 
 
 def every_build(target: str) -> list[Build]:
