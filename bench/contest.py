@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bench.machine import available_memory
+from bench.duel import told
 from bench.problems import layers_of
 from bench.results import BASELINE, FAILED, TIMED, WRONG, Case, Entry
 from bench.rivals import Prepared, Rival
-from bench.timing import Clock, copies, ratio, ring_bytes, spread, take_turns
+from bench.timing import Clock, Stopwatch, copies, ratio, spread, take_turns
 from bench.verify import Verdict, expect, judge
 
 # Of memory, for one copy in each form, the weight in float32 while it is verified, and as much
@@ -36,10 +36,13 @@ class Contestant:
         verdict = self.verdicts.get(m)
         return not self.failure(m) and not (verdict and verdict.reason)
 
+    def takes_part(self, m: int) -> bool:
+        return not self.rival.only_rows or m in self.rival.only_rows
 
-def lacks_memory(n: int, k: int) -> str:
-    """Why this shape cannot be measured here; "" if it can."""
-    needed, free = n * k * _BYTES_PER_WEIGHT, available_memory()
+
+def lacks_memory(n: int, k: int, free: int) -> str:
+    """Why this shape cannot be measured with so many bytes; "" if it can."""
+    needed = n * k * _BYTES_PER_WEIGHT
     if needed <= free:
         return ""
     return f"needs about {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
@@ -49,10 +52,10 @@ def contest(
     n: int, k: int, rows: Sequence[int], rivals: Sequence[Rival], clock: Clock, seconds: float
 ) -> Iterator[Case]:
     """A case for each m, as it is done."""
-    generator = torch.Generator().manual_seed(0)
-    w = torch.randn(n, k, generator=generator).bfloat16()
-    x = torch.randn(max(rows), k, generator=generator).bfloat16()
-    space = ring_bytes(len(rivals))
+    generator = torch.Generator(clock.device).manual_seed(0)
+    w = torch.randn(n, k, generator=generator, device=clock.device).bfloat16()
+    x = torch.randn(max(rows), k, generator=generator, device=clock.device).bfloat16()
+    space = clock.ring_bytes(len(rivals))
     contestants = [_enter(rival, w, x, rows, space) for rival in rivals]
     del w
     for m in rows:
@@ -68,33 +71,36 @@ def _enter(rival: Rival, w: Tensor, x: Tensor, rows: Sequence[int], space: int) 
         more = copies(prepared.nbytes, space) - 1
         contestant.ring = [prepared, *(prepared.copy() for _ in range(more))]
     except Exception as error:  # noqa: BLE001 others' code may fail in any way, and is reported
-        contestant.failures[0] = _told(error)
+        contestant.failures[0] = told(error)
     return contestant
 
 
 def _verify(contestant: Contestant, prepared: Prepared, x: Tensor, rows: Sequence[int]) -> None:
     rival = contestant.rival
     expected = expect(x, prepared.decoded(), rival.dtype, rival.x_block)
-    for m in rows:
+    for m in filter(contestant.takes_part, rows):
         try:
             y = prepared.bind(x[:m])()
-        except Exception as error:  # noqa: BLE001 as above
-            contestant.failures[m] = _told(error)
-        else:
             contestant.verdicts[m] = judge(y, expected.first_rows(m))
+        except Exception as error:  # noqa: BLE001 as above
+            contestant.failures[m] = told(error)
 
 
 def _case(
     contestants: Sequence[Contestant], x: Tensor, n: int, clock: Clock, seconds: float
 ) -> Case:
     m, k = x.shape
-    stopwatches = {
-        contestant.rival.name: clock.stopwatch([copy.bind(x) for copy in contestant.ring])
-        for contestant in contestants
-        if contestant.may_be_timed(m)
-    }
+    present = [contestant for contestant in contestants if contestant.takes_part(m)]
+    stopwatches: dict[str, Stopwatch] = {}
+    for contestant in present:
+        if contestant.may_be_timed(m):
+            try:
+                calls = [copy.bind(x) for copy in contestant.ring]
+                stopwatches[contestant.rival.name] = clock.stopwatch(calls)
+            except Exception as error:  # noqa: BLE001 as above
+                contestant.failures[m] = told(error)
     samples = take_turns(stopwatches, seconds)
-    entries = [_entry(contestant, x, samples) for contestant in contestants]
+    entries = [_entry(contestant, x, samples) for contestant in present]
     return Case(n=n, k=k, m=m, layers=layers_of(n, k), entries=entries)
 
 
@@ -114,8 +120,3 @@ def _entry(contestant: Contestant, x: Tensor, samples: dict[str, list[float]]) -
         weight_bytes=contestant.ring[0].nbytes if contestant.ring else 0,
         kernel="" if failure else contestant.ring[0].kernel(x),
     )
-
-
-def _told(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"

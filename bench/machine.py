@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,6 +21,7 @@ _INSTRUCTION_SETS = (
     "asimd", "asimddp", "asimdhp", "i8mm", "bf16", "sve", "sve2", "sme",
 )  # fmt: skip
 _CACHES = Path("/sys/devices/system/cpu")
+_SIDE = 8192  # of the squares whose product is a GPU's arithmetic ceiling
 
 
 def describe_machine(threads: int) -> dict[str, object]:
@@ -33,6 +36,36 @@ def describe_machine(threads: int) -> dict[str, object]:
         "memory_bytes": _meminfo("MemTotal"),
         "system": platform.system(),
     }
+
+
+def describe_gpu() -> dict[str, object]:
+    """Of the first GPU, with the rate of a large bfloat16 product on it."""
+    import torch
+
+    facts = torch.cuda.get_device_properties(0)
+    driver = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0")
+    return {
+        "gpu": facts.name,
+        "driver": driver or "unknown",
+        "multiprocessors": facts.multi_processor_count,
+        "l2_bytes": facts.L2_cache_size,
+        "gpu_memory_bytes": facts.total_memory,
+        "product_flops_per_second": _product_flops(),
+    }
+
+
+def _product_flops() -> float:
+    """Of torch's bfloat16 product of random squares: the median of a few."""
+    import torch
+
+    a, b = (torch.randn(_SIDE, _SIDE, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(12)]
+    for event in events:
+        event.record()
+        a @ b
+    torch.cuda.synchronize()
+    pairs = list(itertools.pairwise(events))[1:]  # the first sets up
+    return 2 * _SIDE**3 / median(begin.elapsed_time(end) / 1000 for begin, end in pairs)
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

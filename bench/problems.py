@@ -17,6 +17,14 @@ from dataclasses import dataclass
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # m: tokens that are multiplied at once
 QUICK_ROWS = (1, 4, 16, 64)
 
+# On a GPU: large and small layers, then those with few outputs and long sums, which leave it idle.
+CUDA_QUICK_SHAPES = ((28672, 8192), (14336, 4096), (8192, 8192), (5120, 2048))
+CUDA_SHAPES = (
+    *CUDA_QUICK_SHAPES, (2048, 5120), (2048, 10240), (512, 2048), (2880, 2880), (2880, 7680)
+)  # fmt: skip
+CUDA_QUICK_ROWS = (1, 2, 4, 8, 16, 32, 64)
+CUDA_ROWS = (*CUDA_QUICK_ROWS, 128, 256, 512, 1024, 4096)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:

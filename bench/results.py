@@ -70,11 +70,21 @@ class Case:
         reads = [entry for entry in self.entries if entry.role == "ceiling" and entry.time]
         return max(reads, key=lambda entry: entry.bytes_per_second, default=None)
 
+    def read_like(self, entry: Entry) -> Entry | None:
+        """Of the plain reads of about as many bytes as an entry's weight has, the fastest."""
+        reads = [each for each in self.entries if each.role == "ceiling" and each.time]
+        if not reads or not entry.weight_bytes:
+            return None
+        apart = {id(each): abs(each.weight_bytes - entry.weight_bytes) for each in reads}
+        nearest = [each for each in reads if apart[id(each)] == min(apart.values())]
+        return max(nearest, key=lambda each: each.bytes_per_second)
+
     def percent_of_ceiling(self, entry: Entry) -> float | None:
         """The speed at which a rival reads its weight, relative to a plain read of memory."""
-        if self.ceiling is None or entry.time is None:
+        read = self.read_like(entry)
+        if read is None or entry.time is None:
             return None
-        return 100 * entry.bytes_per_second / self.ceiling.bytes_per_second
+        return 100 * entry.bytes_per_second / read.bytes_per_second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,14 +153,17 @@ def stored(folder: Path = FOLDER) -> list[Run]:
 
 def newest_per_machine(runs: Iterable[Run]) -> list[Run]:
     """Of runs that are sorted newest first: the first of each machine, by name and threads."""
-    found: dict[tuple[object, ...], Run] = {}
+    found: dict[tuple[str, str, int], Run] = {}
     for run in runs:
-        key = (run.device, run.machine.get("cpu"), run.machine.get("threads"))
-        found.setdefault(key, run)
-    return sorted(
-        found.values(),
-        key=lambda run: (run.device, str(run.machine.get("cpu")), run.machine.get("threads", 0)),
-    )
+        found.setdefault(_place(run), run)
+    return sorted(found.values(), key=_place)
+
+
+def _place(run: Run) -> tuple[str, str, int]:
+    """A GPU is one place, whatever CPU drives it."""
+    if run.device == "cuda":
+        return run.device, str(run.machine.get("gpu")), 0
+    return run.device, str(run.machine.get("cpu")), run.machine.get("threads", 0)
 
 
 def _spreads(data: dict[str, Any]) -> dict[str, Any]:

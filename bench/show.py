@@ -20,6 +20,12 @@ def show_start(console: Console, run: Run) -> None:
     commit = (run.commit[:12] or "unknown") + (" with changes" if run.dirty else "")
     console.print(f"{machine['cpu']}, {machine['threads']} of {machine['cores']} cores")
     console.print(f"instruction sets {sets}\n{versions}\ncommit {commit}, {run.date}")
+    if run.device == "cuda":
+        flops = machine["product_flops_per_second"] / 1e12
+        console.print(
+            f"{machine['gpu']}, driver {machine['driver']}, {machine['l2_bytes'] / 1e6:.0f} MB of "
+            f"L2, {flops:.0f} TFLOPS in bfloat16"
+        )
     console.print(f"native library: {run.settings['native']}", markup=False)
     for name, reason in run.missing.items():
         console.print(f"missing: {name} ({reason})", markup=False)
@@ -34,6 +40,21 @@ def show_case(console: Console, case: Case) -> None:
     table.add_column("kernel, or why not")
     for entry in case.entries:
         table.add_row(*_cells(case, entry), style=_STYLES.get(entry.role))
+    console.print(table)
+
+
+def show_summary(console: Console, run: Run) -> None:
+    """All cases in few lines: us, times the baseline, and per cent of a read of as many bytes."""
+    names: dict[str, None] = {}
+    for case in run.cases:
+        names.update({e.rival: None for e in case.entries if e.role != "ceiling" and e.time})
+    table = Table(title=f"us, x {BASELINE}, % of read", title_justify="left", box=None)
+    table.add_column("n x k, m")
+    for name in names:
+        table.add_column(name, justify="right")
+    for case in run.cases:
+        cells = [_brief(case, case.entry(name)) for name in names]
+        table.add_row(f"{case.n} x {case.k}, {case.m}", *cells)
     console.print(table)
 
 
@@ -63,6 +84,16 @@ def _cells(case: Case, entry: Entry) -> list[str]:
         f"{entry.error:.1e}" if entry.error is not None else "",
         entry.kernel if entry.outcome == TIMED else f"{entry.outcome}: {entry.reason}",
     ]
+
+
+def _brief(case: Case, entry: Entry | None) -> str:
+    if entry is None:
+        return ""
+    if not entry.time:
+        return entry.outcome
+    percent = case.percent_of_ceiling(entry)
+    read = f" {percent:.0f}%" if percent is not None else ""
+    return f"{entry.time.median:.1f} {_ratio(entry.ratio)}{read}"
 
 
 def _time(time: Spread | None) -> str:

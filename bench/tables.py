@@ -1,4 +1,4 @@
-"""The record in the documentation: markdown from the newest stored run of each machine.
+"""The record in the documentation: markdown from the newest stored run of each CPU.
 
 A number below 1 is a rival that is slower than torch's bfloat16, and stands there as it is. Only
 the standard library is needed, so that the documentation can be generated anywhere.
@@ -24,12 +24,17 @@ _CORNER = f"times {BASELINE}"
 
 def speed() -> str:
     """For the README: a few shapes of each machine."""
-    return speed_tables(newest_per_machine(stored()))
+    return speed_tables(newest("cpu"))
 
 
 def performance() -> str:
     """For docs/performance.md: everything."""
-    return performance_tables(newest_per_machine(stored()))
+    return performance_tables(newest("cpu"))
+
+
+def newest(device: str) -> list[Run]:
+    """The newest stored run of each machine of a kind."""
+    return [run for run in newest_per_machine(stored()) if run.device == device]
 
 
 def speed_tables(runs: Sequence[Run]) -> str:
@@ -41,7 +46,7 @@ def speed_tables(runs: Sequence[Run]) -> str:
         if not any(cases):
             continue
         headings = [f"{n} x {k}, M={m}" if m == SPEED_ROWS[0] else str(m) for (n, k), m in wanted]
-        table = _table([_CORNER, *headings], ratio_rows(cases))
+        table = markdown([_CORNER, *headings], ratio_rows(cases))
         parts += [machine(run), table, left_out(run.missing, [case for case in cases if case])]
     return "\n\n".join(filter(None, parts)) or NOTHING_STORED
 
@@ -80,7 +85,7 @@ def shape_section(cases: Sequence[Case]) -> str:
     rows = [[*row, percent] for row, percent in zip(ratio_rows(cases), percents, strict=True)]
     rows.append([f"{BASELINE}, us", *(_microseconds(case.entry(BASELINE)) for case in cases), ""])
     headings = [_CORNER, *(f"M={case.m}" for case in cases), f"% of read at M={first.m}"]
-    return f"{title}\n\n{_table(headings, rows)}"
+    return f"{title}\n\n{markdown(headings, rows)}"
 
 
 def ratio_rows(cases: Sequence[Case | None]) -> list[list[str]]:
@@ -103,7 +108,7 @@ def conversion_table(conversions: Sequence[Conversion]) -> str:
     n, k = conversions[0].n, conversions[0].k
     title = f"Conversions of a {n} x {k} matrix, beside the definition in plain torch:"
     headings = ["", "kernel", "ms", "definition, ms", "times faster"]
-    return f"{title}\n\n{_table(headings, rows)}"
+    return f"{title}\n\n{markdown(headings, rows)}"
 
 
 def slower(cases: Iterable[Case]) -> str:
@@ -166,6 +171,6 @@ def _percent(case: Case, entry: Entry | None) -> str:
     return _ABSENT if percent is None else f"{percent:.0f}"
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(cells)} |" for cells in (headings, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:]])

@@ -10,9 +10,8 @@ meanwhile, it does to all of them. A round gives one sample of each rival, and w
 the median over the rounds with the quartiles. Ratios are taken within rounds, where both sides met
 the same machine.
 
-A `Clock` makes the stopwatch of one rival; the rounds do not know which clock they use. Another
-device needs another clock: on CUDA, one that captures the ring in a graph, replays it in `sample`,
-and takes its time from two events.
+A `Clock` makes the stopwatch of one rival; the rounds do not know which clock they use. The one for
+CPUs is here, that for GPUs in `cuda_timing`.
 """
 
 from __future__ import annotations
@@ -23,9 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from statistics import median, quantiles
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bench.machine import available_memory, last_level_cache
+
+if TYPE_CHECKING:  # records and tables are read without it
+    import torch
 
 Call = Callable[[], object]
 
@@ -49,6 +51,15 @@ class Stopwatch(Protocol):
 
 
 class Clock(Protocol):
+    """Of one device. A device's memory and caches say how large rings can and should be."""
+
+    device: torch.device | str
+
+    def free_memory(self) -> int: ...
+
+    def ring_bytes(self, rivals: int) -> int:
+        """Bytes of distinct weights for each rival."""
+
     def stopwatch(self, calls: Sequence[Call]) -> Stopwatch:
         """For one rival; `calls` do the same work, each on its own copy of the weight."""
 
@@ -122,6 +133,14 @@ def copies(weight_bytes: int, space: int) -> int:
 
 
 class CpuClock:
+    device = "cpu"
+
+    def free_memory(self) -> int:
+        return available_memory()
+
+    def ring_bytes(self, rivals: int) -> int:
+        return ring_bytes(rivals)
+
     def stopwatch(self, calls: Sequence[Call]) -> CpuStopwatch:
         return CpuStopwatch(calls)
 
@@ -169,6 +188,3 @@ def wait_for_quiet() -> None:
         time.sleep(0.001)
         if time.process_time() - used < 0.2 * (time.perf_counter() - begin):
             return
-
-
-CLOCKS: dict[str, type[Clock]] = {"cpu": CpuClock}

@@ -9,7 +9,11 @@ import torch
 import blockscale as bs
 from bench.rivals.bitsandbytes_nf4 import Bitsandbytes
 from bench.rivals.blockscale import Blockscale
+from bench.rivals.blockscale_cuda import BlockscaleCuda
 from bench.rivals.contract import Prepared, Rival
+from bench.rivals.cuda_read import CudaRead
+from bench.rivals.humming import FORMATS as HUMMING_FORMATS
+from bench.rivals.humming import Humming
 from bench.rivals.memory_read import WAYS, MemoryRead
 from bench.rivals.onnx_runtime import OnnxRuntime
 from bench.rivals.torch_int4 import TorchInt4
@@ -20,6 +24,9 @@ FORMATS = (
     bs.NVFP4, bs.MXFP4, bs.MXFP6_E2M3, bs.MXFP8, bs.KBIT2, bs.KBIT3, bs.KBIT4, bs.KBIT5,
 )  # fmt: skip
 INT8_FORMATS = (bs.NVFP4, bs.MXFP4, bs.KBIT4, bs.KBIT2)  # with x rounded to int8, if asked
+WIDELY_TIMED = (bs.NVFP4, bs.MXFP4, bs.KBIT4)  # on a GPU at every m, the others at
+FEW_ROWS = (1, 16)
+OTHERS = ("humming", "bitsandbytes")  # of a GPU, besides torch
 
 
 def field(formats: Sequence[bs.Format], threads: int) -> list[Rival]:
@@ -40,4 +47,23 @@ def field(formats: Sequence[bs.Format], threads: int) -> list[Rival]:
     return others
 
 
-__all__ = ["FORMATS", "INT8_FORMATS", "Prepared", "Rival", "field"]
+def cuda_field(
+    formats: Sequence[bs.Format], rows: Sequence[int], others: Sequence[str] = OTHERS
+) -> list[Rival]:
+    """The same on a GPU, with a ceiling for each size of weight."""
+    found: list[Rival] = [TorchLinear(torch.bfloat16)]
+    if "humming" in others:
+        found += [Humming(format, tuple(rows)) for format in HUMMING_FORMATS]
+    if "bitsandbytes" in others:
+        found.append(Bitsandbytes())
+    sizes: dict[float, tuple[int, ...]] = {16.0: ()}
+    for format in formats:
+        limit = () if format in WIDELY_TIMED else FEW_ROWS
+        sizes.setdefault(format.bits_per_value, limit)
+        found.append(BlockscaleCuda(format, limit))
+    for bits, limit in sizes.items():
+        found += [CudaRead(bits, overlap, limit) for overlap in (True, False)]
+    return found
+
+
+__all__ = ["FORMATS", "INT8_FORMATS", "OTHERS", "Prepared", "Rival", "cuda_field", "field"]

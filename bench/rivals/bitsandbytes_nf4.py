@@ -2,7 +2,8 @@
 
 In evaluation mode the first call repacks the weight where the CPU has a kernel for it, in place and
 with its scales rounded to bfloat16. The scales are rounded here before, so that the weight means
-the same on every CPU, and a layer that was never called is kept to decode it.
+the same on every CPU, and a layer that was never called is kept to decode it. On a GPU the weight
+stays bfloat16 until it is quantised, since it is decoded to the dtype it had.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class Bitsandbytes(Rival):
 
         n, k = w.shape
         layer = nn.Linear4bit(k, n, False, torch.bfloat16, False, "nf4", device="meta")  # noqa: FBT003
+        values = w if w.is_cuda else w.float()
         weight = nn.Params4bit(
-            w.float(), requires_grad=False, compress_statistics=False, quant_type="nf4"
+            values, requires_grad=False, compress_statistics=False, quant_type="nf4"
         )
-        layer.weight = weight.to("cpu")  # quantises
+        layer.weight = weight.to(w.device)  # quantises
         state = layer.weight.quant_state
         state.absmax = state.absmax.bfloat16().float()
         layer.eval()
@@ -66,5 +68,5 @@ class Linear4bit(Prepared):
 def _ready(untouched: Any) -> Any:
     """A copy that has done what its first call does."""
     layer = deepcopy(untouched)
-    layer(torch.zeros(1, layer.in_features, dtype=torch.bfloat16))
+    layer(torch.zeros(1, layer.in_features, dtype=torch.bfloat16, device=layer.weight.device))
     return layer

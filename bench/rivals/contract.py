@@ -10,6 +10,7 @@ conversion of x that a program of this rival's would not do.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 import torch
@@ -50,16 +51,24 @@ class Rival(ABC):
     dtype     of x, of the result, and of a decoded weight on its way into the product
     x_block   how many values of a row of x are rounded to int8 with one scale; 0: all of them;
               None: x is taken as it is
+    only_rows the m it takes part at; empty: all of them
     """
 
     name: str
     role: str = "rival"
     dtype: torch.dtype = torch.bfloat16
     x_block: int | None = None
+    only_rows: tuple[int, ...] = ()
 
     def missing(self) -> str:
         """Why it cannot take part at all; "" if it can."""
         return ""
+
+    def compilations(
+        self, shapes: Sequence[tuple[int, int]], rows: Sequence[int]
+    ) -> list[Callable[[], object]]:
+        """What it compiles for these problems: done before anything is timed, all at once."""
+        return []
 
     @abstractmethod
     def prepare(self, w: Tensor) -> Prepared:  # bfloat16 [n, k]
@@ -71,6 +80,6 @@ def import_failure(*modules: str) -> str:
     for module in modules:
         try:
             import_module(module)
-        except (ImportError, OSError, RuntimeError) as error:  # a broken library, not only a lack
-            return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        except Exception as error:  # noqa: BLE001 a broken library may fail in any way
+            return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return ""

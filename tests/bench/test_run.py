@@ -9,10 +9,19 @@ import torch
 
 import blockscale as bs
 from bench.conversions import only_reference
-from bench.problems import QUICK_ROWS, ROWS, quick_shapes, shapes
+from bench.problems import (
+    CUDA_QUICK_ROWS,
+    CUDA_QUICK_SHAPES,
+    CUDA_ROWS,
+    CUDA_SHAPES,
+    QUICK_ROWS,
+    ROWS,
+    quick_shapes,
+    shapes,
+)
 from bench.results import BASELINE, TIMED, load
-from bench.rivals import field
-from bench.run import _parser, main
+from bench.rivals import OTHERS, field
+from bench.run import main, parse
 from blockscale import ops
 from blockscale.kernels import KERNELS
 
@@ -21,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def _small_rings(monkeypatch):
-    monkeypatch.setattr("bench.contest.ring_bytes", lambda rivals: 1)
+    monkeypatch.setattr("bench.timing.ring_bytes", lambda rivals: 1)
 
 
 def test_help():
@@ -36,6 +45,7 @@ def test_help():
         "--rows",
         "--formats",
         "--seconds",
+        "--rivals",
         "--out",
     ):
         assert option in result.stdout
@@ -52,6 +62,8 @@ def test_help():
         (["--formats", "nvfp4,int3"], "'int3' is not one of nvfp4,mxfp4"),
         (["--seconds", "nan"], "'nan' is not a positive number of seconds"),
         (["--conversions", "some"], "'some' is not"),
+        (["--rivals", "torch"], "'torch' is not none or one of humming,bitsandbytes"),
+        (["--device", "cuda", "--rows", "0"], "'0' is not a positive whole number"),
         (["--no-store", "--out", "run.json"], "not allowed with"),
         (["--fast"], "unrecognized arguments: --fast"),
     ],
@@ -66,7 +78,6 @@ def test_a_wrong_argument_is_one_clear_error(capsys, arguments, complaint):
 
 
 def test_shapes_and_rows_by_name():
-    parse = _parser().parse_args
     assert parse([]).shapes == quick_shapes()
     assert parse(["--shapes", "all"]).shapes == list(shapes())
     assert parse(["--shapes", "64x128,quick,64x128"]).shapes == [(64, 128), *quick_shapes()]
@@ -74,6 +85,19 @@ def test_shapes_and_rows_by_name():
     assert parse(["--rows", "all"]).rows == list(ROWS)
     assert parse(["--rows", "4,1"]).rows == [4, 1]
     assert parse(["--formats", "KBIT2,nvfp4"]).formats == [bs.KBIT2, bs.NVFP4]
+
+
+def test_names_mean_other_things_on_a_gpu():
+    quick = parse(["--device", "cuda"])
+    assert quick.shapes == list(CUDA_QUICK_SHAPES)
+    assert quick.rows == list(CUDA_QUICK_ROWS)
+    assert quick.seconds < parse([]).seconds
+    assert quick.conversions == ()
+    assert quick.rivals == OTHERS
+    everything = parse(["--device", "cuda", "--shapes", "all", "--rows", "all", "--rivals", "none"])
+    assert everything.shapes == list(CUDA_SHAPES)
+    assert everything.rows == list(CUDA_ROWS)
+    assert everything.rivals == ()
 
 
 @pytest.mark.usefixtures("_small_rings")
@@ -123,7 +147,7 @@ def test_a_run_is_stored_by_date_and_machine(tmp_path, monkeypatch):
 
 
 def test_a_shape_beyond_memory_is_skipped_by_name(monkeypatch, capsys):
-    monkeypatch.setattr("bench.contest.available_memory", lambda: 10)
+    monkeypatch.setattr("bench.timing.available_memory", lambda: 10)
     options = "--shapes 64x128 --rows 1 --conversions none --no-store"
     assert main(options.split()) == 0
     assert "skipped: 64 x 128 (needs about" in capsys.readouterr().out

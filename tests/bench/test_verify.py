@@ -51,6 +51,11 @@ def raise_for_many(y):
 class FakeClock:
     """One microsecond a call, whoever calls."""
 
+    device = "cpu"
+
+    def ring_bytes(self, rivals):
+        return 1
+
     def stopwatch(self, calls):
         assert calls
         return self
@@ -111,8 +116,7 @@ def test_the_expected_product_does_not_depend_on_panels(operands, monkeypatch):
     torch.testing.assert_close(parts.tolerance, whole.tolerance)
 
 
-def test_a_wrong_rival_is_reported_and_not_timed(monkeypatch):
-    monkeypatch.setattr("bench.contest.ring_bytes", lambda rivals: 1)
+def test_a_wrong_rival_is_reported_and_not_timed():
     rivals = [
         Named(BASELINE),
         Named("wrong", lambda y: 1.5 * y),
@@ -130,8 +134,31 @@ def test_a_wrong_rival_is_reported_and_not_timed(monkeypatch):
     assert one.entry("failing").ratio.median == 1.0
 
 
-def test_a_rival_that_cannot_prepare_is_reported(monkeypatch):
-    monkeypatch.setattr("bench.contest.ring_bytes", lambda rivals: 1)
+def test_a_rival_that_cannot_be_timed_is_reported():
+    """As one whose call cannot be captured in a graph."""
+
+    class Particular(FakeClock):
+        def stopwatch(self, calls):
+            if len(calls[0]()) == 2:
+                raise RuntimeError("not while capturing")
+            return self
+
+    cases = list(contest(N, K, [1, 2], [Named(BASELINE)], Particular(), 1e-5))
+    assert [case.entries[0].outcome for case in cases] == [TIMED, FAILED]
+    assert cases[1].entries[0].reason == "RuntimeError: not while capturing"
+
+
+def test_a_rival_can_be_for_some_rows_only():
+    few = Named("few")
+    few.only_rows = (2,)
+    cases = contest(N, K, [1, 2], [Named(BASELINE), few], FakeClock(), 1e-5)
+    assert [[entry.rival for entry in case.entries] for case in cases] == [
+        [BASELINE],
+        [BASELINE, "few"],
+    ]
+
+
+def test_a_rival_that_cannot_prepare_is_reported():
     broken = Named("broken")
     broken.prepare = None
     (case,) = contest(N, K, [2], [Named(BASELINE), broken], FakeClock(), 1e-5)
@@ -139,10 +166,9 @@ def test_a_rival_that_cannot_prepare_is_reported(monkeypatch):
     assert "TypeError" in case.entry("broken").reason
 
 
-def test_a_shape_beyond_memory_is_refused(monkeypatch):
-    assert lacks_memory(64, 64) == ""
-    monkeypatch.setattr("bench.contest.available_memory", lambda: 10**9)
-    assert "1.0 GB are free" in lacks_memory(16384, 16384)
+def test_a_shape_beyond_memory_is_refused():
+    assert lacks_memory(64, 64, 10**9) == ""
+    assert "1.0 GB are free" in lacks_memory(16384, 16384, 10**9)
 
 
 def test_a_missing_library_is_named():
