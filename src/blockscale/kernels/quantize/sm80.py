@@ -171,10 +171,13 @@ def builds(problem: Problem) -> list[Build]:
 
 
 def every_build(target: str) -> list[Build]:
+    """Each format; on Hopper each rule of it too."""
     found = []
     for format in CATALOGUE.values():
-        weighted = [("mse", True)] if "mse" in rules_of(format) else []
-        for rule, is_weighted in [(rule, False) for rule in rules_of(format)] + weighted:
+        rules = [(rule, False) for rule in rules_of(format)]
+        if "mse" in rules_of(format):
+            rules.append(("mse", True))
+        for rule, is_weighted in rules if target == "sm_90a" else rules[:1]:
             problem = Problem(
                 verb="quantize",
                 m=1,
