@@ -17,8 +17,10 @@ from blockscale.runtime import VARIABLES
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # bench is not installed
 
+from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
 from bench.quality_tables import importance  # noqa: E402
 from bench.tables import performance, speed  # noqa: E402
+from bench.verbs_tables import gpu_verbs  # noqa: E402
 
 PAGES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "models.md"]
 QUALITY = ROOT / "bench" / "results" / "quality" / "smollm2.json"
@@ -72,6 +74,9 @@ GENERATORS = {
     "environment": environment,
     "speed": speed,
     "performance": performance,
+    "gpu_speed": gpu_speed,
+    "gpu_performance": gpu_performance,
+    "gpu_verbs": gpu_verbs,
     "quality": quality,
     "importance": importance,
 }
