@@ -98,7 +98,7 @@ def _measure(
     run: Callable[[nn.Module], object] | None,
     progress: bool | None = False,
 ) -> dict[str, Tensor]:
-    with torch.no_grad(), _evaluating(model), widened(model), watching(modules) as moments:
+    with torch.no_grad(), _evaluating(model), widened(), watching(modules) as moments:
         if run is None:
             run_on_random_ids(model, modules.values(), progress)
         else:
