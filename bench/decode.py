@@ -42,6 +42,18 @@ _BILLION = {
     "vocab_size": 32_000,
     "tie_word_embeddings": True,
 }
+# SmolLM2-135M's.
+_SMALL = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "vocab_size": 49_152,
+    "tie_word_embeddings": True,
+}
+_SIZES = {"1b": _BILLION, "135m": _SMALL}
 _INT8 = "+int8"  # after a format: activations in 8 bits
 _PROMPT = 16  # tokens that are in the cache before the clock starts
 
@@ -50,7 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     torch.set_num_threads(arguments.threads)
     console = Console(highlight=False)
-    original = load_model(arguments.model, torch.float32) if arguments.model else _random_model()
+    original = (
+        load_model(arguments.model, torch.float32)
+        if arguments.model
+        else _random_model(_SIZES[arguments.size])
+    )
     rivals = _rivals(original, arguments.formats.split(","), console)
     samples = _take_turns(rivals, arguments.rounds, arguments.tokens)
     run = _record(arguments, rivals, samples)
@@ -62,11 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _random_model() -> Any:
+def _random_model(size: dict[str, Any]) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**_BILLION)).eval()
+    return LlamaForCausalLM(LlamaConfig(**size)).eval()
 
 
 def _rivals(original: Any, formats: Sequence[str], console: Console) -> dict[str, Any]:
@@ -170,7 +186,10 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", type=Path, help="a folder; default: 1B random weights")
+    parser.add_argument("--model", type=Path, help="a folder; default: random weights")
+    parser.add_argument(
+        "--size", choices=sorted(_SIZES), default="1b", help="of random weights. default: 1b"
+    )
     parser.add_argument(
         "--formats",
         default="nvfp4,kbit4,kbit4+int8,kbit3,mxfp8",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_kept: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
+_Workspace = tuple[Tensor, Tensor]
+_kept: dict[tuple[torch.device, int], _Workspace] = {}
+_outgrown: list[_Workspace] = []  # CUDA graphs may have been captured with them
 
 
 def workspace(
@@ -19,12 +21,13 @@ def workspace(
     found = _kept.get((device, stream))
     if found is not None and len(found[0]) >= floats and len(found[1]) >= counters:
         return found
-    if found is not None:
-        floats, counters = max(floats, len(found[0])), max(counters, len(found[1]))
+    if found is not None:  # at least doubled, so that the outgrown ones are never more than it
+        floats, counters = max(floats, 2 * len(found[0])), max(counters, 2 * len(found[1]))
     made = (
         torch.empty(floats, dtype=torch.float32, device=device),
         torch.zeros(counters, dtype=torch.int32, device=device),
     )
     if not torch.cuda.is_current_stream_capturing():
         _kept[device, stream] = made
+        _outgrown.extend([] if found is None else [found])
     return made
