@@ -18,7 +18,13 @@ from torch.library import custom_op
 from blockscale.numerics import parse_activation
 from blockscale.ops.matmul import MatmulCall, run, run_input_grad
 from blockscale.ops.operand import Operand
-from blockscale.ops.quantize import derive_tensor_scale, run_dequantize, run_quantize, storage
+from blockscale.ops.quantize import (
+    derive_tensor_scale,
+    kept_codebook,
+    run_dequantize,
+    run_quantize,
+    storage,
+)
 from blockscale.problem import parse_kind
 
 
@@ -42,7 +48,9 @@ def _quantize(
 ) -> list[Tensor]:
     """codes, scale, then what the format has of tensor_scale and codebook."""
     parsed = parse_kind(kind)
-    table = torch.tensor(codebook, dtype=torch.float32, device=x.device) if codebook else None
+    # From a kept copy, so that nothing comes from the host: a CUDA graph may be captured. Cloned,
+    # since two results must not share their memory.
+    table = kept_codebook(tuple(codebook), x.device).clone() if codebook else None
     scalars = None
     if parsed.format.has_tensor_scale:  # cloned where given: an output must not be an input
         derived = derive_tensor_scale(x, parsed.format, per_row) if tensor_scale is None else None

@@ -102,7 +102,7 @@ def quantize_activations(
         tensor_scale = None
     elif tensor_scale is not None:
         tensor_scale = tensor_scale.expand(x.shape[:-1]).reshape(len(rows))
-    codebook = _codebook(tuple(table), x.device) if table else None
+    codebook = kept_codebook(tuple(table), x.device) if table else None
     if format.has_tensor_scale and tensor_scale is None:
         codes, scale, tensor_scale = _quantize_deriving(rows, kind, codebook)
     else:
@@ -135,8 +135,8 @@ def _quantize_deriving(
 
 
 @lru_cache(maxsize=64)
-def _codebook(table: tuple[float, ...], device: torch.device) -> Tensor:
-    """Activations are quantised at every call, mostly with the same table."""
+def kept_codebook(table: tuple[float, ...], device: torch.device) -> Tensor:
+    """The same table serves call after call."""
     return torch.tensor(table, dtype=torch.float32, device=device)
 
 
