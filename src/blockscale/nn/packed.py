@@ -39,6 +39,23 @@ class _Meaning(NamedTuple):
     layout: Layout
 
 
+class _Made(NamedTuple):
+    parts: tuple[Any, ...]  # what it was made from
+    q: QTensor
+    ready: bool  # in the layout of its device's kernels
+
+
+class _Names(dict[str, tuple[str, ...]]):
+    """Of the buffers of a weight."""
+
+    def __missing__(self, name: str) -> tuple[str, ...]:
+        self[name] = tuple(f"{name}_{field}" for field in FIELDS)
+        return self[name]
+
+
+_BUFFERS = _Names()
+
+
 class PackedModule(nn.Module):
     """Holds QTensors by name: `_hold` takes one, `_held` gives it back, `_prepared` ready to use.
 
@@ -48,6 +65,7 @@ class PackedModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._meanings: dict[str, _Meaning] = {}
+        self._made: dict[str, _Made] = {}
 
     def _hold(self, name: str, q: QTensor) -> None:
         for field in FIELDS:
@@ -60,6 +78,22 @@ class PackedModule(nn.Module):
         return {name: self._held(name) for name in self._meanings}
 
     def _held(self, name: str) -> QTensor:
+        if torch.compiler.is_compiling():
+            return self._make(name)
+        return self._known(name).q
+
+    def _known(self, name: str) -> _Made:
+        """The same object while its parts are: a tensor keeps what calls find out about it."""
+        parts = (self._meanings[name], *(self._buffers.get(each) for each in _BUFFERS[name]))
+        made = self._made.get(name)
+        if made is None or any(a is not b for a, b in zip(made.parts, parts, strict=True)):
+            q = self._make(name)
+            ready = q.layout == ops.prepared_layout(q.format, target_of(q.device))
+            made = _Made(parts, q, ready)
+            self._made = {**self._made, name: made}  # a new dict, as in `_hold`
+        return made
+
+    def _make(self, name: str) -> QTensor:
         format, shape, layout = self._meanings[name]
         codes, scale, tensor_scale, codebook = (getattr(self, f"{name}_{f}") for f in FIELDS)
         return QTensor(format, shape, codes, scale, tensor_scale, codebook, layout)
@@ -69,17 +103,11 @@ class PackedModule(nn.Module):
 
         An exported program may run elsewhere: it gets what is held, and every kernel reads that.
         """
-        if not torch.compiler.is_exporting() and (
-            torch.compiler.is_compiling() or not self._is_prepared()
-        ):
+        if torch.compiler.is_exporting():
+            return [self._held(name) for name in names]
+        if torch.compiler.is_compiling() or not all(self._known(name).ready for name in names):
             self.prepare()
         return [self._held(name) for name in names]
-
-    def _is_prepared(self) -> bool:
-        return all(
-            layout == ops.prepared_layout(format, target_of(getattr(self, f"{name}_codes").device))
-            for name, (format, _, layout) in self._meanings.items()
-        )
 
     # A compiler runs this while it traces, on the module itself, and traces what comes of it.
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

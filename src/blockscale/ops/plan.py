@@ -1,6 +1,6 @@
 """Launch plans: what a call on some weights has found out, for calls that differ in x alone.
 
-Checking a call and choosing its kernel takes longer than a small product on a GPU. A kernel that
+Checking a call and choosing its kernel takes longer than a small product. A kernel that
 offers a `Launch` is asked for one, and the plan is kept with the weights.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockscale.ops.choose import choose
+from blockscale.ops.choose import Choice, choose
 from blockscale.ops.matmul import MatmulCall
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Problem
@@ -21,10 +21,16 @@ from blockscale.problem import Problem
 @dataclass(frozen=True)
 class Plan:
     launch: Any
+    choice: Choice
     problem: Problem
     out_shape: tuple[int, ...]
     out_dtype: torch.dtype
     kept: tuple[Any, ...]  # what must live as long
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the same kernel would be chosen again: one may have been turned off since."""
+        return choose(self.problem) is self.choice
 
     def __call__(
         self, x: Tensor, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
@@ -32,7 +38,11 @@ class Plan:
         """Of a call like the one that was planned."""
         problem = self.problem
         out = torch.empty(problem.rows, problem.n, dtype=self.out_dtype, device=x.device)
-        self.launch(x if x.dim() == 2 else x.reshape(-1, problem.k), biases, group_sizes, out)
+        rows = x if x.dim() == 2 else x.reshape(-1, problem.k)
+        if problem.bias:
+            shape = problem.groups, problem.n
+            biases = tuple(None if bias is None else bias.reshape(shape) for bias in biases)
+        self.launch(rows, biases, group_sizes, out)
         return out if len(self.out_shape) == 2 else out.view(self.out_shape)
 
 
@@ -40,10 +50,11 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
     """None where the kernel that runs offers none, or there is nothing to run."""
     call.validate()
     problem = call.problem()
-    kernel, config = choose(problem)
-    launch = getattr(kernel, "Launch", None)
+    choice = choose(problem)
+    launch = getattr(choice.kernel, "Launch", None)
     if launch is None or not (problem.rows and problem.n):
         return None
     weights = tuple(as_groups(weight) for weight in call.weights)
     shape = tuple(call.out_shape)
-    return Plan(launch(problem, config, weights), problem, shape, call.out_dtype, kept)
+    launch = launch(problem, choice.config, weights)
+    return Plan(launch, choice, problem, shape, call.out_dtype, kept)

@@ -169,11 +169,12 @@ def _run(
 ) -> Tensor:
     """Check and run the call, or hand it to the verb's op where somebody watches."""
     key = None
-    if x.__class__ is Tensor and x_format is None and not torch.compiler.is_compiling():
+    plain = x_format is None and x_tensor_scale is None and not torch.compiler.is_compiling()
+    if plain and isinstance(x, Tensor):
         key = _plan_key(x, weights, biases, group_sizes, activation, out_dtype)
         if key is not None and ops.is_unobserved((x, *biases)):
             plan = weights[0].plans.get(key)
-            if plan is not None:
+            if plan is not None and plan.is_current:
                 return plan(x, tuple(biases), group_sizes)
     call = _call(
         x,
@@ -186,11 +187,13 @@ def _run(
         out_dtype=out_dtype,
     )
     if ops.is_unobserved(call.tensors):
-        if key is not None and key not in weights[0].plans:
+        if key is not None and isinstance(x, Tensor):
             plans = weights[0].plans
             if len(plans) >= _MOST_PLANS:
                 plans.clear()
-            plans[key] = ops.make_plan(call, tuple(weights[1:]))
+            plans[key] = plan = ops.make_plan(call, tuple(weights[1:]))
+            if plan is not None:
+                return plan(x, tuple(biases), group_sizes)
         return ops.run_checked(call)
     first, rest = call.weights[0], call.weights[1:]
     if rest:
@@ -229,7 +232,10 @@ def _plan_key(
     out_dtype: torch.dtype | None,
 ) -> Hashable | None:
     """What calls on the same weights must agree in to share a plan; None for those without."""
-    if not x.is_cuda or weights[0].__class__ is not QTensor or checks_enabled():
+    others = [each for each in (*biases, group_sizes) if each is not None]
+    if weights[0].__class__ is not QTensor or not all(isinstance(each, Tensor) for each in others):
+        return None  # an error, which is somebody else's to raise
+    if group_sizes is not None and _sizes_are_read(x):
         return None
     return (
         *(x.shape, x.dtype, x.get_device(), out_dtype, activation, is_deterministic()),
@@ -239,6 +245,11 @@ def _plan_key(
         else (group_sizes.shape, group_sizes.dtype, group_sizes.is_cuda),
         *map(id, weights[1:]),
     )
+
+
+def _sizes_are_read(x: Tensor) -> bool:
+    """Whether group sizes must be looked at, call by call."""
+    return not x.is_cuda or checks_enabled()
 
 
 def _call(

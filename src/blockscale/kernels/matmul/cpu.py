@@ -36,7 +36,7 @@ from blockscale.kernels.native import (
 from blockscale.kernels.panels import matrix, rows_of_groups
 from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
 from blockscale.numerics import Activation, parse_activation
-from blockscale.problem import Problem, dtype_name, parse_kind
+from blockscale.problem import Problem, dtype_name, dtype_named, parse_kind
 from blockscale.runtime import native
 
 NAME = "cpu"
@@ -131,6 +131,56 @@ def launch(
         )
 
 
+class Launch:
+    """A call on some weights, with all that does not change between calls found out.
+
+    Of rows of numbers and weights that are packed; other calls are launched anew each time.
+    """
+
+    def __init__(self, problem: Problem, config: Config, weights: tuple[Parts, ...]) -> None:
+        self._problem, self._config = problem, config
+        self._weights = weights
+        self._template = b""
+        if not (problem.ragged or "@" in problem.x or config.packs or config.algorithm == "panels"):
+            self._weights = tuple(_contiguous(part) for part in weights)
+            ends = _group_ends(problem, None)
+            self._row_begin = (ctypes.c_int64 * len(ends))(*ends)
+            x = torch.empty(
+                1, problem.k, dtype=dtype_named(problem.x)
+            )  # to stand for the real ones
+            out = torch.empty(1, problem.n, dtype=problem.out_dtype)
+            activation = parse_activation(problem.activation) if problem.gated else None
+            bare: list[Tensor | None] = [None for _ in weights]
+            rows, begin = _Rows(x, None, None), self._row_begin
+            arguments = _arguments(
+                problem, config, rows, self._weights, bare, begin, activation, out
+            )
+            self._template = bytes(arguments)
+
+    def __call__(
+        self,
+        x: Tensor,
+        biases: tuple[Tensor | None, ...],
+        group_sizes: Tensor | None,
+        out: Tensor,
+    ) -> None:
+        if not self._template:
+            launch(self._problem, self._config, x, self._weights, biases, group_sizes, out)
+            return
+        call = native.Matmul.from_buffer_copy(self._template)
+        rows = x if x.stride(-1) == 1 else x.contiguous()
+        call.x, call.x_stride = rows.data_ptr(), rows.stride(0)
+        call.out, call.out_stride = out.data_ptr(), out.stride(0)
+        call.threads = self._config.threads
+        if self._problem.bias:
+            kept = [None if bias is None else bias.contiguous() for bias in biases]
+            for weight, bias in zip((call.gate, call.up), kept, strict=False):
+                if bias is not None:
+                    weight.bias = bias.data_ptr()
+                    weight.bias_dtype = native.DTYPES[dtype_name(bias.dtype)]
+        call_native(f"bs_{self._config.algorithm}", call)
+
+
 def _group_ends(problem: Problem, group_sizes: Tensor | None) -> list[int]:
     """Rows of group g are those from ends[g] to ends[g + 1]."""
     return [0, *(stop for _, stop in rows_of_groups(problem, group_sizes))]
@@ -203,17 +253,32 @@ def _multiply(
     """One of the library's own algorithms."""
     row_begin = (ctypes.c_int64 * len(ends))(*ends)
     kept = [None if bias is None else bias.contiguous() for bias in biases]
-    gate = _weight(weights[0], kept[0])
-    up = gate if len(weights) == 1 else _weight(weights[1], kept[1])
+    call = _arguments(problem, config, x, weights, kept, row_begin, activation, out)
+    call_native(f"bs_{config.algorithm}", call)
+
+
+def _arguments(
+    problem: Problem,
+    config: Config,
+    x: _Rows,
+    weights: tuple[Parts, ...],
+    biases: list[Tensor | None],
+    row_begin: ctypes.Array[ctypes.c_int64],
+    activation: Activation | None,
+    out: Tensor,
+) -> native.Matmul:
+    """Borrows everything."""
+    gate = _weight(weights[0], biases[0])
+    up = gate if len(weights) == 1 else _weight(weights[1], biases[1])
     format = _format(problem.w, pointer(weights[0].codebook))
-    call = native.Matmul(
+    return native.Matmul(
         format,
         format.table
         if len(weights) == 1
         else _format(problem.w, pointer(weights[1].codebook)).table,
         gate,
         up,
-        len(ends) - 1,
+        len(row_begin) - 1,
         out.shape[1],
         problem.k,
         ctypes.addressof(row_begin),
@@ -231,7 +296,6 @@ def _multiply(
         native.ISAS.index(config.isa),
         config.threads,
     )
-    call_native(f"bs_{config.algorithm}", call)
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,109 @@
+"""Calls on the same weights share a plan, and nobody can tell by the results."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale.kernels import KERNELS
+from blockscale.ops import choose
+from blockscale.runtime import load_native
+from products import check_exact, exact
+
+needs_native = pytest.mark.skipif(isinstance(load_native(), str), reason=str(load_native()))
+
+
+@pytest.fixture
+def w():
+    return bs.quantize(torch.randn(24, 64), bs.NVFP4).prepare()
+
+
+@needs_native
+def test_a_second_call_finds_the_plan(w):
+    x, bias = torch.randn(3, 64), torch.randn(24)
+    first = bs.linear(x, w, bias)
+    (plan,) = w.plans.values()
+    assert plan.choice.kernel.NAME == "cpu"
+    again = bs.linear(x, w, bias)
+    assert list(w.plans.values()) == [plan]
+    assert torch.equal(first, again)
+    assert torch.equal(bs.linear(x, w), bs.matmul(x, w))
+    assert len(w.plans) == 2
+
+
+@needs_native
+def test_x_may_lie_otherwise(w):
+    x = torch.randn(2, 3, 64)
+    expected = bs.matmul(x, w)
+    strided = torch.randn(2, 3, 128)[..., ::2]
+    assert torch.equal(bs.matmul(x, w), expected)
+    assert torch.equal(bs.matmul(strided, w), bs.matmul(strided.contiguous(), w))
+    wide = torch.randn(6, 200)
+    assert torch.equal(bs.matmul(wide[:, 7:71], w), bs.matmul(wide[:, 7:71].clone(), w))
+
+
+@needs_native
+def test_a_kernel_that_is_turned_off_is_not_remembered(w, monkeypatch):
+    x = torch.randn(1, 64)
+    bs.matmul(x, w)
+    monkeypatch.setitem(KERNELS, "matmul", KERNELS["matmul"][-1:])
+    choose.cache_clear()
+    assert bs.explain(x, w).kernel == "reference"
+    check_exact(bs.matmul(x, w), x.double() @ exact(w).T)  # rounded once: the definition has run
+    assert w.plans[next(iter(w.plans))] is None
+    choose.cache_clear()
+
+
+@needs_native
+def test_up_is_part_of_the_plan(w):
+    x = torch.randn(2, 64)
+    ups = [bs.quantize(torch.randn(24, 64), bs.NVFP4).prepare() for _ in range(3)]
+    for _ in range(2):
+        for up in ups:
+            y = bs.gated_matmul(x, w, up)
+            gate = torch.nn.functional.silu(bs.matmul(x, w))
+            torch.testing.assert_close(y, gate * bs.matmul(x, up))
+
+
+def test_wrong_calls_are_wrong_the_second_time_too(w):
+    x = torch.randn(2, 64)
+    bs.matmul(x, w)
+    with pytest.raises(ValueError, match="x_tensor_scale"):
+        bs.matmul(x, w, x_tensor_scale=2.0)
+    with pytest.raises(TypeError, match="bias must be a Tensor"):
+        bs.linear(x, w, [0.0] * 24)
+    with pytest.raises(ValueError, match="k=32"):
+        bs.matmul(torch.randn(2, 32), w)
+
+
+def test_copies_and_pickles_start_without_plans(w):
+    x = torch.randn(1, 64)
+    expected = bs.matmul(x, w)
+    for twin in (copy.deepcopy(w), copy.copy(w), pickle.loads(pickle.dumps(w))):
+        assert twin.plans == {}
+        assert torch.equal(bs.matmul(x, twin), expected)
+
+
+def test_gradients_pass_by_the_plan(w):
+    x = torch.randn(2, 64)
+    bs.matmul(x, w)
+    x.requires_grad_()
+    bs.matmul(x, w).sum().backward()
+    torch.testing.assert_close(x.grad, w.dequantize().sum(0).expand(2, 64))
+
+
+@needs_native
+def test_a_module_keeps_its_plan():
+    layer = bs.nn.Linear.from_linear(torch.nn.Linear(64, 24), bs.NVFP4)
+    x = torch.randn(1, 64)
+    with torch.no_grad():
+        expected = layer(x)
+        plans = layer.weight.plans
+        assert plans
+        assert torch.equal(layer(x), expected)
+        assert layer.weight.plans is plans
+        other = bs.nn.Linear.from_linear(torch.nn.Linear(64, 24), bs.NVFP4)
+        layer.load_state_dict(other.state_dict())
+        assert not torch.equal(layer(x), expected)
