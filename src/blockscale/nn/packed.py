@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from blockscale.layouts import Layout, canonical
 from blockscale.runtime import target_of
 from blockscale.tensor import QTensor
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 FIELDS = ("codes", "scale", "tensor_scale", "codebook")
 _preparing = threading.Lock()  # of all modules: packing happens once, and locks cannot be pickled
 
@@ -37,6 +38,15 @@ class _Meaning(NamedTuple):
     format: Format
     shape: tuple[int, ...]
     layout: Layout
+
+
+def _while_tracing(method: _Method) -> _Method:
+    """A compiler runs it while it traces, on the module itself, and traces what comes of it.
+
+    This is torch.compiler.assume_constant_result, which would import the compiler to say so.
+    """
+    method._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return method
 
 
 class _Made(NamedTuple):
@@ -109,8 +119,7 @@ class PackedModule(nn.Module):
             self.prepare()
         return [self._held(name) for name in names]
 
-    # A compiler runs this while it traces, on the module itself, and traces what comes of it.
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    @_while_tracing
     def prepare(self) -> None:
         """Pack the weights for the device they are on. The first forward does this by itself."""
         # Under inference_mode the new buffers could never take part in training.
