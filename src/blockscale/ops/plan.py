@@ -23,6 +23,8 @@ class Plan:
     launch: Any
     choice: Choice
     problem: Problem
+    bias_shape: tuple[int, int] | None  # where there are biases
+    out_rows: tuple[int, int]
     out_shape: tuple[int, ...]
     out_dtype: torch.dtype
     kept: tuple[Any, ...]  # what must live as long
@@ -36,14 +38,13 @@ class Plan:
         self, x: Tensor, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
     ) -> Tensor:
         """Of a call like the one that was planned."""
-        problem = self.problem
-        out = torch.empty(problem.rows, problem.n, dtype=self.out_dtype, device=x.device)
-        rows = x if x.dim() == 2 else x.reshape(-1, problem.k)
-        if problem.bias:
-            shape = problem.groups, problem.n
+        out = torch.empty(self.out_rows, dtype=self.out_dtype, device=x.device)
+        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        if self.bias_shape is not None:
+            shape = self.bias_shape
             biases = tuple(None if bias is None else bias.reshape(shape) for bias in biases)
         self.launch(rows, biases, group_sizes, out)
-        return out if len(self.out_shape) == 2 else out.view(self.out_shape)
+        return out if self.out_shape == self.out_rows else out.view(self.out_shape)
 
 
 def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
@@ -55,6 +56,13 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
     if launch is None or not (problem.rows and problem.n):
         return None
     weights = tuple(as_groups(weight) for weight in call.weights)
-    shape = tuple(call.out_shape)
-    launch = launch(problem, choice.config, weights)
-    return Plan(launch, choice, problem, shape, call.out_dtype, kept)
+    return Plan(
+        launch=launch(problem, choice.config, weights),
+        choice=choice,
+        problem=problem,
+        bias_shape=(problem.groups, problem.n) if problem.bias else None,
+        out_rows=(problem.rows, problem.n),
+        out_shape=tuple(call.out_shape),
+        out_dtype=call.out_dtype,
+        kept=kept,
+    )

@@ -16,7 +16,7 @@ from torch import Tensor
 from blockscale.formats import CATALOGUE, Float, Format
 from blockscale.kernels.contract import Parts
 from blockscale.kernels.cuda_stream import Config, matrices, stream_configs
-from blockscale.kernels.cuda_tables import is_symmetric
+from blockscale.kernels.cuda_tables import is_symmetric, version_of
 from blockscale.kernels.cuda_workspace import workspace
 from blockscale.kernels.dequantize.sm80 import decode
 from blockscale.kernels.prepared import fragments
@@ -132,11 +132,12 @@ class Launch:
         self._kernel = function(_build(problem, config, symmetric), self._device)
         self._tiles, self._matrices = config.output_tiles(problem), matrices(problem)
         self._grid = self._tiles, config.splits, self._matrices
+        self._threads = config.threads
         self._shared = config.shared_bytes(problem.w_kind.format)
         self._overlaps = can_overlap(problem.target)
         self._written = [part.codes for part in self._weights]
         self._written += [part.scale for part in self._weights]
-        self._versions: list[int] = []
+        self._version = -1
         self._calls = 0
         self._template = bytes(self._fixed())
 
@@ -180,15 +181,16 @@ class Launch:
         if self._problem.bias:
             held += self._add_biases(arguments, biases)
         stream = current_stream(self._device)
-        if self._config.splits > 1:
+        if self._grid[1] > 1:
             self._add_workspace(arguments, stream)
-        shape = self._grid, self._config.threads, self._shared
-        self._kernel.launch(*shape, stream, arguments, self._overlaps)
+        self._kernel.launch(
+            self._grid, self._threads, self._shared, stream, arguments, self._overlaps
+        )
 
     def _is_settled(self) -> bool:
-        versions = [tensor._version for tensor in self._written]
-        if versions != self._versions:
-            self._versions, self._calls = versions, 0
+        version = sum(map(version_of, self._written))  # each of which only grows
+        if version != self._version:
+            self._version, self._calls = version, 0
         self._calls += 1
         return self._calls > self._SETTLES_AFTER
 
