@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 MODULES = cubins.compiled_modules()
 RECORD = json.loads(cubins.RECORD.read_text())
 
+_DISASSEMBLED = 6  # one build in so many: it takes longer than compiling
+
 needs_nvrtc = pytest.mark.skipif(isinstance(load_nvrtc(), str), reason=str(load_nvrtc()))
 needs_disassembler = pytest.mark.skipif(
     cubins.disassembler() is None, reason="no cuobjdump: pip install nvidia-cuda-cuobjdump"
@@ -40,12 +42,13 @@ def test_every_kernel_compiles_and_does_not_spill(module, target):
     wanted = getattr(MODULES[module], "instructions", lambda build: ())
     same = RECORD["nvrtc"] == cubins.nvrtc_version()
     complaints = []
-    for build, code in cubins.compile_all(MODULES[module].every_build(target), target):
+    compiled = cubins.compile_all(MODULES[module].every_build(target), target)
+    for position, (build, code) in enumerate(compiled):
         name, used = cubins.label(build, target), cubins.usage(code)[build.entry]
         # Another compiler allocates registers in another way: what it needs is its own record.
         record = RECORD["kernels"] if same else {name: [used.registers, used.shared]}
         complaints.append(cubins.complaint(name, used, record))
-        if wanted(build):
+        if position % _DISASSEMBLED == 0 and wanted(build):
             there = cubins.opcodes(code)
             for instruction in wanted(build):
                 if not any(each.startswith(instruction) for each in there):
