@@ -42,4 +42,35 @@ def test_a_chain_of_products_waits_for_its_inputs():
     x = torch.randn(1, 1024, device="cuda").bfloat16()
     first = run(x)
     for _ in range(50):
+        torch.cuda._sleep(2_000_000)  # until all are in the queue: the host is slower than they are
         assert torch.equal(run(x), first)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        last = run(x)
+    for _ in range(50):
+        last.zero_()
+        graph.replay()
+        assert torch.equal(last, first)
+
+
+def test_a_table_that_changes_in_place_is_seen():
+    """One whose halves mirror each other is decoded by a kernel of its own."""
+    q = bs.quantize(torch.randn(64, 256), bs.KBIT4).prepare("cuda")
+    x = torch.randn(1, 256, device="cuda").bfloat16()
+    for _ in range(4):
+        bs.matmul(x, q)
+    q.codebook.copy_(torch.linspace(-0.5, 1.0, 16))
+    expected = x.double() @ q.dequantize().double().T
+    y = bs.matmul(x, q, out_dtype=torch.float32)
+    torch.testing.assert_close(y.double(), expected, rtol=2e-2, atol=2e-1)
+
+
+def test_more_rows_than_are_multiplied_at_a_time():
+    """The blocks of a product that share its k meet once: see `_splits`."""
+    w = bs.quantize(torch.randn(1024, 4096) / 64, bs.NVFP4).prepare("cuda")
+    x = torch.randn(128, 4096, device="cuda").bfloat16()
+    first = bs.matmul(x, w)
+    expected = x.double() @ w.dequantize().double().T
+    torch.testing.assert_close(first.double(), expected, rtol=2e-2, atol=2e-2)
+    for _ in range(50):
+        assert torch.equal(bs.matmul(x, w), first)

@@ -1,7 +1,9 @@
 """Calls on the same weights share a plan, and nobody can tell by the results."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -78,6 +80,25 @@ def test_wrong_calls_are_wrong_the_second_time_too(w):
         bs.matmul(torch.randn(2, 32), w)
 
 
+def test_another_device_is_another_call(w):
+    x, bias = torch.randn(3, 64), torch.randn(24)
+    bs.linear(x, w, bias)
+    with pytest.raises(ValueError, match="meta"):
+        bs.linear(x.to("meta"), w, bias)
+    with pytest.raises(ValueError, match="meta"):
+        bs.linear(x, w, bias.to("meta"))
+
+
+def test_no_plan_holds_a_copy_of_weights():
+    whole = bs.quantize(torch.randn(2, 32, 64), bs.NVFP4)
+    rows = whole[:, :16]
+    x = torch.randn(2, 3, 64)
+    first = bs.matmul(x, rows)
+    assert list(rows.plans.values()) == [None]
+    whole.codes.zero_()
+    assert torch.equal(bs.matmul(x, rows), torch.zeros_like(first))
+
+
 def test_copies_and_pickles_start_without_plans(w):
     x = torch.randn(1, 64)
     expected = bs.matmul(x, w)
@@ -107,3 +128,17 @@ def test_a_module_keeps_its_plan():
         other = bs.nn.Linear.from_linear(torch.nn.Linear(64, 24), bs.NVFP4)
         layer.load_state_dict(other.state_dict())
         assert not torch.equal(layer(x), expected)
+
+
+def test_a_module_lets_go_of_what_it_held():
+    layer = bs.nn.Linear.from_linear(torch.nn.Linear(64, 24), bs.NVFP4)
+    canonical = weakref.ref(layer.weight.codes)
+    with torch.no_grad():
+        layer.prepare()
+        gc.collect()
+        prepared = weakref.ref(layer.weight_codes)
+        assert canonical() is None or canonical() is prepared()
+        layer(torch.randn(1, 64))
+        layer.to("meta")
+    gc.collect()
+    assert prepared() is None

@@ -152,7 +152,13 @@ def _size(tiling: tuple[int, int]) -> int:
 
 
 def _splits(problem: Problem, shape: Config, outputs: int) -> int:
-    """As many as fill the GPU once, while every warp has a chunk."""
+    """As many as fill the GPU once, while every warp has a chunk.
+
+    One where a block may have to take several turns over rows of x: all turns of an output use the
+    same counter and the same place for sums, and one split may be turns ahead of another.
+    """
+    if problem.m > shape.columns:
+        return 1
     chunks = -(-problem.k // shape.chunk)
     most = multiprocessors(problem.target) // max(outputs, 1)
     return max(1, min(most, chunks // shape.k_warps))

@@ -78,6 +78,7 @@ class PackedModule(nn.Module):
         self._made: dict[str, _Made] = {}
 
     def _hold(self, name: str, q: QTensor) -> None:
+        self._made = {other: made for other, made in self._made.items() if other != name}
         for field in FIELDS:
             self.register_buffer(f"{name}_{field}", getattr(q, field))
         # Last, for threads in `_prepared`; a new dict, since replicas of a module share the old.
@@ -94,14 +95,23 @@ class PackedModule(nn.Module):
 
     def _known(self, name: str) -> _Made:
         """The same object while its parts are: a tensor keeps what calls find out about it."""
-        parts = (self._meanings[name], *(self._buffers.get(each) for each in _BUFFERS[name]))
-        made = self._made.get(name)
-        if made is None or any(a is not b for a, b in zip(made.parts, parts, strict=True)):
-            q = self._make(name)
+        made = self._still_made(name)
+        if made is None:
+            parts, q = self._parts(name), self._make(name)
             ready = q.layout == ops.prepared_layout(q.format, target_of(q.device))
             made = _Made(parts, q, ready)
             self._made = {**self._made, name: made}  # a new dict, as in `_hold`
         return made
+
+    def _still_made(self, name: str) -> _Made | None:
+        made = self._made.get(name)
+        if made is None:
+            return None
+        same = all(a is b for a, b in zip(made.parts, self._parts(name), strict=True))
+        return made if same else None
+
+    def _parts(self, name: str) -> tuple[Any, ...]:
+        return (self._meanings[name], *(self._buffers.get(each) for each in _BUFFERS[name]))
 
     def _make(self, name: str) -> QTensor:
         format, shape, layout = self._meanings[name]
@@ -115,8 +125,12 @@ class PackedModule(nn.Module):
         """
         if torch.compiler.is_exporting():
             return [self._held(name) for name in names]
-        if torch.compiler.is_compiling() or not all(self._known(name).ready for name in names):
+        if torch.compiler.is_compiling():
             self.prepare()
+            return [self._held(name) for name in names]
+        made = [self._still_made(name) for name in names]
+        if not all(each is not None and each.ready for each in made):
+            self.prepare()  # one thread at a time: another may be between two buffers
         return [self._held(name) for name in names]
 
     @_while_tracing
@@ -129,6 +143,7 @@ class PackedModule(nn.Module):
                     self._hold(name, ready)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self._made = {}  # else the bytes would stay where they were, too
         buffers = (self._buffers[f"{name}_{field}"] for name in self._meanings for field in FIELDS)
         ours = {id(buffer) for buffer in buffers}
         return super()._apply(lambda t: _move(t, fn) if id(t) in ours else fn(t), recurse)

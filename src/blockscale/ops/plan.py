@@ -48,7 +48,8 @@ class Plan:
 
 
 def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
-    """None where the kernel that runs offers none, or there is nothing to run."""
+    """None where the kernel that runs offers none, there is nothing to run, or weights would have
+    to be copied: a call can let its copy go, a plan would keep it."""
     call.validate()
     problem = call.problem()
     choice = choose(problem)
@@ -56,6 +57,8 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
     if launch is None or not (problem.rows and problem.n):
         return None
     weights = tuple(as_groups(weight) for weight in call.weights)
+    if not all(part.is_contiguous() for parts in weights for part in parts if part is not None):
+        return None
     return Plan(
         launch=launch(problem, choice.config, weights),
         choice=choice,

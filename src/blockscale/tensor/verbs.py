@@ -188,10 +188,7 @@ def _run(
     )
     if ops.is_unobserved(call.tensors):
         if key is not None and isinstance(x, Tensor):
-            plans = weights[0].plans
-            if len(plans) >= _MOST_PLANS:
-                plans.clear()
-            plans[key] = plan = ops.make_plan(call, tuple(weights[1:]))
+            plan = _new_plan(key, call, weights)
             if plan is not None:
                 return plan(x, tuple(biases), group_sizes)
         return ops.run_checked(call)
@@ -223,6 +220,17 @@ def _run(
 _MOST_PLANS = 256  # kept with a weight: more would be shapes that do not come back
 
 
+def _new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -> ops.Plan | None:
+    """Kept with the first weight; that there can be none is kept as well."""
+    plans = weights[0].plans
+    if key in plans and plans.get(key) is None:
+        return None
+    if len(plans) >= _MOST_PLANS:
+        plans.clear()
+    plans[key] = plan = ops.make_plan(call, tuple(weights[1:]))
+    return plan
+
+
 def _plan_key(
     x: Any,
     weights: list[QTensor],
@@ -238,11 +246,9 @@ def _plan_key(
     if group_sizes is not None and _sizes_are_read(x):
         return None
     return (
-        *(x.shape, x.dtype, x.get_device(), out_dtype, activation, is_deterministic()),
-        *(None if bias is None else (bias.shape, bias.dtype, bias.get_device()) for bias in biases),
-        None
-        if group_sizes is None
-        else (group_sizes.shape, group_sizes.dtype, group_sizes.is_cuda),
+        *(x.shape, x.dtype, x.device, out_dtype, activation, is_deterministic()),
+        *(None if each is None else (each.shape, each.dtype, each.device) for each in biases),
+        None if group_sizes is None else (group_sizes.shape, group_sizes.dtype, group_sizes.device),
         *map(id, weights[1:]),
     )
 

@@ -145,9 +145,8 @@ class Launch:
             self._weights = tuple(_contiguous(part) for part in weights)
             ends = _group_ends(problem, None)
             self._row_begin = (ctypes.c_int64 * len(ends))(*ends)
-            x = torch.empty(
-                1, problem.k, dtype=dtype_named(problem.x)
-            )  # to stand for the real ones
+            # They stand for the real ones.
+            x = torch.empty(1, problem.k, dtype=dtype_named(problem.x))
             out = torch.empty(1, problem.n, dtype=problem.out_dtype)
             activation = parse_activation(problem.activation) if problem.gated else None
             bare: list[Tensor | None] = [None for _ in weights]
@@ -171,7 +170,7 @@ class Launch:
         rows = x if x.stride(-1) == 1 else x.contiguous()
         call.x, call.x_stride = rows.data_ptr(), rows.stride(0)
         call.out, call.out_stride = out.data_ptr(), out.stride(0)
-        call.threads = self._config.threads
+        call.threads = self._config.threads  # torch's, which may have changed since
         if self._problem.bias:
             kept = [None if bias is None else bias.contiguous() for bias in biases]
             for weight, bias in zip((call.gate, call.up), kept, strict=False):

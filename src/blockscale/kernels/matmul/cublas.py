@@ -81,7 +81,7 @@ def launch(
     out: Tensor,  # [rows, n]
 ) -> None:
     values, x_scale = _x(problem, x)
-    _lift(problem, values.dtype)
+    lift = _lift(problem, values.dtype)
     slices = rows_of_groups(problem, group_sizes)
     out[slices[-1][1] if slices else 0 :] = 0  # rows of nobody
     activation = parse_activation(problem.activation) if problem.gated else None
@@ -90,9 +90,11 @@ def launch(
             branches = []
             for part, bias in zip(weights, biases, strict=True):
                 panel = _decoded(
-                    problem.w_kind, matrix(part, group), columns, values.dtype, problem.k
+                    problem.w_kind, matrix(part, group), columns, values.dtype, problem.k, lift
                 )
                 y = _product(values[start:stop], panel)
+                if lift != 1.0:
+                    y /= lift  # a power of two: exact
                 if x_scale is not None:
                     y *= x_scale[start:stop, None]
                 if part.tensor_scale is not None:
@@ -129,10 +131,11 @@ def _decoded(
 def _product(x: Tensor, w: Tensor) -> Tensor:
     """x @ w.T in float32; TF32 never enters."""
     if x.dtype == torch.float32:
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
+        settings = torch.backends.cuda.matmul
+        before = settings.fp32_precision  # allow_tf32 cannot be read where this has been set
+        settings.fp32_precision = "ieee"
         try:
             return x @ w.T
         finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
+            settings.fp32_precision = before
     return torch.mm(x, w.T, out_dtype=torch.float32)

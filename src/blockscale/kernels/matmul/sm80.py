@@ -25,6 +25,7 @@ from blockscale.numerics import parse_activation
 from blockscale.problem import Kind, Problem, dtype_name, parse_kind
 from blockscale.runtime.cuda import (
     Build,
+    Function,
     can_overlap,
     cuda_refusal,
     current_stream,
@@ -34,6 +35,7 @@ from blockscale.runtime.cuda import (
 NAME = "sm80"
 
 _MOST_ROWS = 128  # of x for a matrix: from there on, decoding once for cuBLAS is faster
+_MOST_MATRICES = 2**16 - 1  # that a grid counts
 _X = {"bfloat16": "BFloat16", "float16": "Float16"}
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
@@ -84,6 +86,8 @@ def refuses(problem: Problem) -> str | None:
         return f"takes x in bfloat16 or float16, not {problem.x}"
     if "@" in problem.x and not _is_exact_in_bfloat16(problem.x_kind):
         return f"takes x as bfloat16, which {problem.x_kind} would be rounded to"
+    if not 0 < matrices(problem) <= _MOST_MATRICES:
+        return f"takes 1 to {_MOST_MATRICES} matrices, not {matrices(problem)}"
     if not problem.ragged and problem.m > _MOST_ROWS:
         return f"is for up to {_MOST_ROWS} rows; with {problem.m}, decoding once is faster"
     if not stream_configs(problem):
@@ -127,19 +131,23 @@ class Launch:
         self._problem, self._config = problem, config
         self._weights = [_contiguous(part) for part in weights]
         self._device = self._weights[0].codes.device
-        tables = [part.codebook for part in self._weights if part.codebook is not None]
-        symmetric = all(is_symmetric(table) for table in tables)
-        self._kernel = function(_build(problem, config, symmetric), self._device)
+        self._tables = [part.codebook for part in self._weights if part.codebook is not None]
+        self._kernel = self._find_kernel()
         self._tiles, self._matrices = config.output_tiles(problem), matrices(problem)
         self._grid = self._tiles, config.splits, self._matrices
         self._threads = config.threads
         self._shared = config.shared_bytes(problem.w_kind.format)
         self._overlaps = can_overlap(problem.target)
         self._written = [part.codes for part in self._weights]
-        self._written += [part.scale for part in self._weights]
+        self._written += [part.scale for part in self._weights] + self._tables
         self._version = -1
         self._calls = 0
         self._template = bytes(self._fixed())
+
+    def _find_kernel(self) -> Function:
+        """By what the tables hold now."""
+        symmetric = all(is_symmetric(table) for table in self._tables)
+        return function(_build(self._problem, self._config, symmetric), self._device)
 
     def _fixed(self) -> Arguments:
         problem = self._problem
@@ -190,6 +198,8 @@ class Launch:
     def _is_settled(self) -> bool:
         version = sum(map(version_of, self._written))  # each of which only grows
         if version != self._version:
+            if self._version != -1:
+                self._kernel = self._find_kernel()
             self._version, self._calls = version, 0
         self._calls += 1
         return self._calls > self._SETTLES_AFTER

@@ -1,0 +1,104 @@
+"""What the CUDA products decide on the host; no GPU is needed."""
+
+import itertools
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale.kernels.cuda_stream import stream_configs
+from blockscale.kernels.matmul import cublas, sm80
+from blockscale.kernels.prepared import fragments
+from blockscale.layouts import canonical
+from blockscale.numerics import cast
+from blockscale.ops.operand import as_groups
+from blockscale.problem import Kind, Problem
+from blockscale.runtime.cuda import cuda_refusal
+from products import check, exact
+
+
+def problem(fmt, layout, **facts):
+    facts = {"verb": "matmul", "x": "bfloat16", "out": "float32", "target": "sm_90", **facts}
+    return Problem(w=str(Kind(fmt, layout)), **facts)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("groups", [0, 1, 4])  # 0: no groups of rows
+@pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT4, bs.MXFP8_E5M2], ids=str)
+def test_k_is_split_only_where_blocks_take_one_turn(some, groups, gated):
+    found = set()
+    for m, n, k in itertools.product((1, 3, 8, 33, 64, 65, 128), (64, 1024), (512, 8192)):
+        facts = {"ragged": groups > 0, "groups": max(groups, 1), "gated": gated}
+        if gated:
+            facts["activation"] = "silu"
+        for config in stream_configs(problem(some, fragments(some), m=m, n=n, k=k, **facts)):
+            assert config.splits == 1 or m <= config.columns, (m, n, k, config)
+            found.add(config.splits > 1)
+    assert found == {False, True}
+
+
+def test_small_weights_keep_their_bits_in_float16(monkeypatch):
+    """float16 has its subnormals where a codebook in float16 meets the small scales."""
+
+    def decode(kind, parts, out):
+        values = q.dequantize().double() / q.tensor_scale * parts.tensor_scale[..., None]
+        out.copy_(cast(values, out.dtype))
+
+    monkeypatch.setattr(cublas.sm80, "decode", decode)
+    monkeypatch.setattr(cublas, "_product", lambda x, w: (x.double() @ w.double().T).float())
+    size = torch.exp2(torch.arange(16) * -1.0)[:, None]
+    q = bs.quantize(torch.randn(16, 64) * size, bs.KBIT4)
+    x, out = torch.randn(200, 64).half(), torch.empty(200, 16)
+    asked = problem(bs.KBIT4, canonical(bs.KBIT4), m=200, n=16, k=64, x="float16")
+    config = cublas.configs(asked)[0]
+    cublas.launch(asked, config, x, (as_groups(q.operand),), (None,), None, out)
+    check(out, x.double(), exact(q), torch.float32, torch.float16)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Of the streaming kernel, none of which happens: what it was built with, and its arguments."""
+    found = []
+
+    class Kernel:
+        def __init__(self, build, device):
+            self.defines = dict(build.defines)
+
+        def launch(self, grid, threads, shared, stream, arguments, overlap):
+            found.append((self.defines, arguments))
+
+    monkeypatch.setattr(sm80, "function", Kernel)
+    monkeypatch.setattr(sm80, "current_stream", lambda device: 0)
+    return found
+
+
+def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    q = bs.quantize(torch.randn(4096, 64), bs.KBIT4).pack(fragments(bs.KBIT4))
+    asked = problem(bs.KBIT4, fragments(bs.KBIT4), m=1, n=4096, k=64)
+    plan = sm80.Launch(asked, sm80.configs(asked)[0], (as_groups(q.operand),))
+    x, out = torch.randn(1, 64).bfloat16(), torch.empty(1, 4096)
+    for change in (lambda: None, lambda: q.scale.fill_(3), lambda: q.codebook[0].sub_(1)):
+        change()
+        for _ in range(4):
+            plan(x, (None,), None, out)
+    assert [arguments.settled for _, arguments in launches] == 3 * [0, 0, 1, 1]
+    assert [defines["BS_SYMMETRIC"] for defines, _ in launches] == 8 * [1] + 4 * [0]
+
+
+@pytest.mark.skipif(cuda_refusal("sm_90") is not None, reason=str(cuda_refusal("sm_90")))
+def test_no_experts_are_left_to_others():
+    none = problem(bs.NVFP4, fragments(bs.NVFP4), m=3, n=64, k=64, groups=0, ragged=True)
+    assert "matrices, not 0" in (sm80.refuses(none) or "")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee", "none"])
+def test_tf32_is_left_as_it_was(precision):
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    try:
+        settings.fp32_precision = precision
+        cublas._product(torch.randn(2, 8), torch.randn(3, 8))
+        assert settings.fp32_precision == precision
+    finally:
+        settings.fp32_precision = before
