@@ -41,8 +41,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) expand(const __grid_con
     __syncthreads();
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int units = (a.k + 63) / 64, eights = (a.k / BLOCK + 7) / 8;
-    const int unit = blockIdx.x * WARPS + threadIdx.x / 32;
-    const long long tile = blockIdx.y, group = blockIdx.z;
+    const int unit = blockIdx.y * WARPS + threadIdx.x / 32;
+    const long long tile = blockIdx.x, group = blockIdx.z;
     if (unit >= units) return;
     u32 words[BITS];
     const u8* from = a.codes + group * a.code_stride + (tile * units + unit) * (128 * BITS);

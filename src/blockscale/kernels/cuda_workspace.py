@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_Workspace = tuple[Tensor, Tensor]
-_kept: dict[tuple[torch.device, int], _Workspace] = {}
-_outgrown: list[_Workspace] = []  # CUDA graphs may have been captured with them
+_kept: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
 
 
 def workspace(
@@ -16,18 +14,18 @@ def workspace(
     """Room for so many sums, and counters that are zero between launches.
 
     Launches of one stream run one after the other, or wait for each other inside, so they share it.
-    What a CUDA graph is captured with belongs to the graph, and is not kept.
+    A CUDA graph may be replayed beside them: every launch in it has memory of the graph's own.
     """
+    if torch.cuda.is_current_stream_capturing():
+        return _make(device, floats, counters)
     found = _kept.get((device, stream))
-    if found is not None and len(found[0]) >= floats and len(found[1]) >= counters:
-        return found
-    if found is not None:  # at least doubled, so that the outgrown ones are never more than it
-        floats, counters = max(floats, 2 * len(found[0])), max(counters, 2 * len(found[1]))
-    made = (
-        torch.empty(floats, dtype=torch.float32, device=device),
-        torch.zeros(counters, dtype=torch.int32, device=device),
-    )
-    if not torch.cuda.is_current_stream_capturing():
-        _kept[device, stream] = made
-        _outgrown.extend([] if found is None else [found])
-    return made
+    if found is None or len(found[0]) < floats or len(found[1]) < counters:
+        if found is not None:
+            floats, counters = max(floats, len(found[0])), max(counters, len(found[1]))
+        found = _kept[device, stream] = _make(device, floats, counters)
+    return found
+
+
+def _make(device: torch.device, floats: int, counters: int) -> tuple[Tensor, Tensor]:
+    sums = torch.empty(floats, dtype=torch.float32, device=device)
+    return sums, torch.zeros(counters, dtype=torch.int32, device=device)

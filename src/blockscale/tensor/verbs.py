@@ -241,7 +241,9 @@ def _plan_key(
 ) -> Hashable | None:
     """What calls on the same weights must agree in to share a plan; None for those without."""
     others = [each for each in (*biases, group_sizes) if each is not None]
-    if weights[0].__class__ is not QTensor or not all(isinstance(each, Tensor) for each in others):
+    named = activation is None or isinstance(activation, (str, Activation))
+    sound = named and all(isinstance(each, Tensor) for each in others)
+    if not sound or weights[0].__class__ is not QTensor:
         return None  # an error, which is somebody else's to raise
     if group_sizes is not None and _sizes_are_read(x):
         return None

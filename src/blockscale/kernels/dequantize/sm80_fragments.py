@@ -81,7 +81,7 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
         n,
         k,
     )
-    grid = -(-k // (64 * _WARPS)), -(-n // 16), groups
+    grid = -(-n // 16), -(-k // (64 * _WARPS)), groups  # rows may be the most
     kernel = function(_build(kind, dtype_name(out.dtype)), out.device)
     kernel.launch(grid, 32 * _WARPS, 0, current_stream(out.device), arguments)
 

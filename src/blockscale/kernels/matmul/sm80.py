@@ -36,6 +36,7 @@ NAME = "sm80"
 
 _MOST_ROWS = 128  # of x for a matrix: from there on, decoding once for cuBLAS is faster
 _MOST_MATRICES = 2**16 - 1  # that a grid counts
+_BFLOAT16_BITS = 8  # that are significant
 _X = {"bfloat16": "BFloat16", "float16": "Float16"}
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
@@ -96,9 +97,13 @@ def refuses(problem: Problem) -> str | None:
 
 
 def _is_exact_in_bfloat16(kind: Kind) -> bool:
-    """Scaled values of NVFP4 and of the MX formats are numbers in bfloat16."""
-    format, layout = kind
-    return isinstance(format.element, Float) and format.scale.bits == 8 and layout.scales == "rows"
+    """As scaled values of NVFP4 and of the MX formats are: products have the bits of both."""
+    element, scale = kind.format.element, kind.format.scale
+    if not isinstance(element, Float) or kind.layout.scales != "rows":
+        return False
+    return element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS or (
+        scale.power_of_two and element.mantissa < _BFLOAT16_BITS
+    )
 
 
 def configs(problem: Problem) -> tuple[Config, ...]:
@@ -146,7 +151,8 @@ class Launch:
 
     def _find_kernel(self) -> Function:
         """By what the tables hold now."""
-        symmetric = all(is_symmetric(table) for table in self._tables)
+        halved = self._problem.w_kind.format.element.bits >= 4  # shorter tables are kept whole
+        symmetric = not halved or all(is_symmetric(table) for table in self._tables)
         return function(_build(self._problem, self._config, symmetric), self._device)
 
     def _fixed(self) -> Arguments:
@@ -296,7 +302,8 @@ def builds(problem: Problem) -> list[Build]:
     """For the table a format is born with; others compile at their first use."""
     format = problem.w_kind.format
     table = format.codebook
-    symmetric = all(low == -high for low, high in zip(table, reversed(table), strict=True))
+    mirrored = all(low == -high for low, high in zip(table, reversed(table), strict=True))
+    symmetric = mirrored or format.element.bits < 4
     return [_build(problem, stream_configs(problem)[0], symmetric)]
 
 
