@@ -209,9 +209,8 @@ def _bars(
     axes.barh(names, shown, color=colours, xerr=bars, ecolor=_INK)
     for row, (value, fits) in enumerate(zip(values, whole, strict=True)):
         text = label.format(value) + ("" if fits else "  (cut)")
-        axes.annotate(
-            text, (min(value, most), row), xytext=(6, 0), textcoords="offset points", va="center"
-        )
+        end = min(value, most) + bars[row]
+        axes.annotate(text, (end, row), xytext=(6, 0), textcoords="offset points", va="center")
     axes.set_xlim(0, 1.25 * most)
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_xticks([])
