@@ -48,7 +48,7 @@ class Config:
         return -(-problem.n * (2 if problem.gated else 1) // self.weight_rows)
 
     def shared_bytes(self, format: Format) -> int:
-        """As the constants of stream.cu have it."""
+        """As the constants of stream_shape.cuh have it."""
         codes = self.chunk * 2 * format.element.bits
         scales = 128 * max(1, self.chunk // (8 * format.block))
         stage = self.k_warps * self.columns * (2 * self.chunk + 16)

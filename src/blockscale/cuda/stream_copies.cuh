@@ -1,0 +1,144 @@
+// How chunks of weights and of x come to a warp: asynchronous copies into a ring of stages.
+#pragma once
+#include "stream_rows.cuh"
+
+struct Copies {
+    const Arguments& a;
+    u32 shared;  // address of the stages
+    int lane, row_warp, k_warp;
+
+    // Where the next chunk of this lane is; each copy moves them on.
+    const u8* codes_from[TILES];
+    const u8* scales_from[TILES];
+    const u8* x_from;
+    int next;  // chunk
+
+    static constexpr int X_LANES = CHUNK / 8;                  // that copy one row of x
+    static constexpr int X_AT_ONCE = 32 * ROW_WARPS / X_LANES;  // rows
+
+    BS_DEVICE int x_lane() const { return (32 * row_warp + lane) % X_LANES; }
+    BS_DEVICE int x_row() const { return (32 * row_warp + lane) / X_LANES; }
+
+    BS_DEVICE void aim(const Rows& rows, int first_column, int first_chunk) {
+        const int tiles = (a.n + 15) / 16, units = (a.k + 63) / 64;
+        const int eights = (a.k / BLOCK + 7) / 8;
+        next = first_chunk + k_warp;
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            const Weight& w = a.weight[i % BRANCHES];
+            int tile = (blockIdx.x * ROW_WARPS + row_warp) * (TILES / BRANCHES) + i / BRANCHES;
+            tile = min(tile, tiles - 1);  // a tile beyond the last is computed and not stored
+            long long at = static_cast<long long>(rows.group) * tiles + tile;
+            codes_from[i] = w.codes + at * units * (128 * BITS) +
+                            static_cast<long long>(next) * CODE_BYTES + 16 * lane;
+            scales_from[i] = w.scale + at * eights * 128 + 16 * lane;
+        }
+        x_from = static_cast<const u8*>(a.x) +
+                 2 * (a.x_stride * (rows.begin + first_column + x_row()) +
+                      static_cast<long long>(next) * CHUNK + 8 * x_lane());
+    }
+
+    BS_DEVICE u32 own(u32 stage) const {
+        return stage + K_WARPS * X_BYTES + (row_warp * K_WARPS + k_warp) * WARP_BYTES;
+    }
+
+    // Of the chunk `next`; what is beyond k reads as zero.
+    template <bool WHOLE>
+    BS_DEVICE void copy_weights(u32 stage) {
+        const u32 to = own(stage) + 16 * lane;
+        const int codes_left = ((a.k + 63) / 64 - next * UNITS) * 128 * BITS - 16 * lane;
+        const int eight = next * CHUNK / (8 * BLOCK), eights_left = (a.k / BLOCK + 7) / 8 - eight;
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+#pragma unroll
+            for (int j = 0; j < CODE_BYTES; j += 512)
+                if (j + 512 > CODE_BYTES && 16 * lane >= CODE_BYTES - j)
+                    continue;
+                else if (WHOLE)
+                    copy_async(to + i * CODE_BYTES + j, codes_from[i] + j);
+                else
+                    copy_async(to + i * CODE_BYTES + j,
+                               j < codes_left ? codes_from[i] + j : a.weight[0].codes, j < codes_left);
+            codes_from[i] += K_WARPS * CODE_BYTES;
+            if (16 * lane < SCALE_BYTES) {
+                const u32 scales_to = to + TILES * CODE_BYTES + i * SCALE_BYTES;
+                const bool there = lane / 8 < eights_left;
+                const u8* from = scales_from[i] + 128 * eight;
+                if (WHOLE)
+                    copy_async(scales_to, from);
+                else
+                    copy_async(scales_to, there ? from : a.weight[0].scale, there);
+            }
+        }
+    }
+
+    template <bool WHOLE>
+    BS_DEVICE void copy_x(u32 stage, int columns) {
+        const u32 to = stage + k_warp * X_BYTES + 16 * x_lane();
+        const bool there = next * CHUNK + 8 * x_lane() < a.k;
+        const u8* from = x_from;
+        int row = x_row();
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i += X_AT_ONCE) {
+            if (row < columns) {
+                if (WHOLE)
+                    copy_async(to + row * X_PITCH, from);
+                else
+                    copy_async(to + row * X_PITCH, there ? from : static_cast<const u8*>(a.x), there);
+            }
+            row += X_AT_ONCE;
+            from += 2 * a.x_stride * X_AT_ONCE;
+        }
+    }
+
+    BS_DEVICE void step_on() {
+        x_from += 2 * K_WARPS * CHUNK;
+        next += K_WARPS;
+    }
+
+    BS_DEVICE bool is_whole() const { return (next + 1) * CHUNK <= a.k; }
+
+    BS_DEVICE void copy(u32 stage, int end, int columns) {
+        if (next < end) {
+            if (is_whole()) {
+                copy_weights<true>(stage);
+                copy_x<true>(stage, columns);
+            } else {
+                copy_weights<false>(stage);
+                copy_x<false>(stage, columns);
+            }
+        }
+        step_on();
+        commit_copies();
+    }
+
+    // All stages but one: weights ahead of the kernel before, which may still write x.
+    BS_DEVICE void copy_first(int end, int columns) {
+        const int begin = next;
+        for (int i = 0; i < STAGES - 1; i++) {
+            if (next < end)
+                is_whole() ? copy_weights<true>(shared + i * STAGE_BYTES)
+                           : copy_weights<false>(shared + i * STAGE_BYTES);
+            next += K_WARPS;
+        }
+        wait_for_previous();
+        next = begin;
+        for (int i = 0; i < STAGES - 1; i++) {
+            if (next < end)
+                is_whole() ? copy_x<true>(shared + i * STAGE_BYTES, columns)
+                           : copy_x<false>(shared + i * STAGE_BYTES, columns);
+            step_on();
+            commit_copies();
+        }
+    }
+
+    // Warps that share x wait for each other, so that a slot is not overwritten while one reads it.
+    BS_DEVICE void meet_row() const {
+        if (ROW_WARPS == 1)
+            __syncwarp();
+        else if (K_WARPS == 1)
+            __syncthreads();
+        else
+            meet(1 + k_warp, 32 * ROW_WARPS);
+    }
+};

@@ -1,0 +1,72 @@
+// What stream.cu is specialised by, and the sizes that follow; its arguments.
+#pragma once
+#include "scale.cuh"
+
+typedef BS_X X;  // BFloat16 or Float16
+constexpr Element ELEMENT = BS_ELEMENT;
+constexpr Scale SCALE = BS_SCALE;
+constexpr int BITS = BS_BITS;
+constexpr int BLOCK = BS_BLOCK;      // 16 or 32 values
+constexpr int COLUMNS = BS_COLUMNS;  // rows of x at a time: 1, 2, 4 or a multiple of 8
+constexpr int TILES = BS_TILES;      // of a warp
+constexpr int ROW_WARPS = BS_ROW_WARPS;
+constexpr int K_WARPS = BS_K_WARPS;
+constexpr int STAGES = BS_STAGES;
+constexpr bool GATED = BS_GATED;          // tiles alternate between gate and up
+constexpr bool SYMMETRIC = BS_SYMMETRIC;  // the lower half of a table mirrors its upper half
+
+struct Weight {
+    const u8* codes;
+    const u8* scale;
+    const float* tensor_scale;  // one per group, or null
+    const float* table;         // of a codebook
+    const void* bias;           // [groups, n], or null
+};
+
+struct Arguments {
+    Weight weight[2];
+    const void* x;         // [rows, k], rows apart by x_stride elements
+    const float* x_scale;  // one per row, or null
+    void* out;             // [rows, n]
+    const void* group_sizes;
+    float* partial;   // sums of the other splits
+    u32* arrivals;    // one counter for each output tile, zero between launches
+    long long x_stride;
+    long long out_stride;
+    int m, n, k, groups;
+    int bias_dtype, out_dtype;
+    int activation;
+    float alpha, limit;
+    int sizes_are_64_bits;
+    int settled;  // no kernel that may still run writes the weights
+};
+
+constexpr int CHUNK = BS_CHUNK;  // k of a stage of one warp: 128 or 256
+constexpr int UNITS = CHUNK / 64;
+constexpr int WARPS = ROW_WARPS * K_WARPS;
+constexpr int THREADS = 32 * WARPS;
+constexpr int BRANCHES = GATED ? 2 : 1;
+constexpr int ROWS = 16 * TILES / BRANCHES * ROW_WARPS;  // of the output, of one block
+constexpr int SPREAD = COLUMNS < 8 ? 8 / COLUMNS : 1;    // blocks that stand apart in an accumulator
+constexpr int SETS = 8 / SPREAD;                         // accumulators for eight blocks
+constexpr int B_TILES = COLUMNS < 8 ? 1 : COLUMNS / 8;
+constexpr int SUMS = COLUMNS == 1 ? 2 : 4;  // running sums of a lane, of one tile and B tile
+
+// NVFP4: a weight has 2 significant bits, its scale 4. As bits of a 16-bit float, weights are 2^-LIFT of
+// themselves; scales are multiplied by as much of that as their largest leaves room for, sums by the rest.
+constexpr bool SCALES_WEIGHTS = SPREAD == 1 && ELEMENT == E2M1 && SCALE == UE4M3 && BLOCK == 16;
+constexpr float SCALE_LIFT = X::is_bfloat16 ? 0x1p118f : 1.0f;
+constexpr float SUM_LIFT = !SCALES_WEIGHTS ? 1.0f : X::is_bfloat16 ? 0x1p8f : 0x1p14f;
+
+constexpr int X_PITCH = 2 * CHUNK + 16;  // bytes; the 16 spread rows over the banks
+constexpr int X_BYTES = COLUMNS * X_PITCH;
+constexpr int CODE_BYTES = UNITS * 128 * BITS;  // of one tile
+constexpr int EIGHTS = CHUNK < 8 * BLOCK ? 1 : CHUNK / (8 * BLOCK);  // whose scales a chunk needs
+constexpr int SCALE_BYTES = EIGHTS * 128;
+constexpr int WARP_BYTES = TILES * (CODE_BYTES + SCALE_BYTES);
+constexpr int STAGE_BYTES = K_WARPS * X_BYTES + WARPS * WARP_BYTES;
+constexpr int DECODED_BYTES = SCALES_WEIGHTS ? TILES * EIGHTS * 512 : 0;  // of scales, for one warp
+constexpr int ZERO_BYTES = 2 * CHUNK + 32;  // a row of x that is not there
+static_assert(CHUNK >= 8 * BLOCK || COLUMNS >= 8, "eight blocks stand side by side");
+static_assert(!GATED || TILES % 2 == 0, "tiles alternate between gate and up");
+static_assert(COLUMNS == 1 || COLUMNS == 2 || COLUMNS == 4 || COLUMNS % 8 == 0, "columns");
