@@ -10,7 +10,7 @@
 // and every lane applies only the scales of the columns it owns.
 //
 // A block of threads has ROW_WARPS x K_WARPS warps. The warps of a row take the same 16 * TILES rows of w
-// and every K_WARPS-th chunk of 256 k; their sums are added in a fixed order. `splits` blocks share
+// and every K_WARPS-th chunk of k; their sums are added in a fixed order. `splits` blocks share
 // the k of one output; the last to arrive adds what the others left, again in a fixed order. Chunks
 // arrive by asynchronous copies, STAGES deep.
 //
