@@ -38,10 +38,12 @@ class Config:
 
 
 def refuses(problem: Problem) -> str | None:
+    if refusal := cuda_refusal(problem.target):
+        return refusal
     format, layout = problem.w_kind
     if layout != fragments(format):
         return f"reads fragments; not {layout}"
-    return cuda_refusal(problem.target)
+    return None
 
 
 def configs(problem: Problem) -> list[Config]:

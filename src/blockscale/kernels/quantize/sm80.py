@@ -54,12 +54,14 @@ class Config:
 
 
 def refuses(problem: Problem) -> str | None:
+    if refusal := cuda_refusal(problem.target):
+        return refusal
     format, layout = problem.w_kind
     if layout.codes not in PACKINGS or layout.scales not in ("rows", "blocked"):
         return f"writes bits or planes, with scales in rows or blocked; not {layout}"
     if problem.m * problem.k // _values(format, layout) > MOST_UNITS:
         return f"counts to {MOST_UNITS}: {problem.m} x {problem.k} numbers are too many for a call"
-    return cuda_refusal(problem.target)
+    return None
 
 
 def configs(problem: Problem) -> list[Config]:
