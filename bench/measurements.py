@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.results import FOLDER as RUNS
+from bench.results import store_whole
 from bench.timing import Spread
 
 FOLDER = RUNS / "verbs"
@@ -52,10 +53,7 @@ class Report:
     schema: int = SCHEMA
 
     def store(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".partial")
-        draft.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        draft.replace(path)
+        store_whole(asdict(self), path)
 
 
 def load(path: Path) -> Report:

@@ -127,11 +127,16 @@ class Run:
     schema: int = SCHEMA
 
     def store(self, path: Path) -> None:
-        """Whole or not at all: an interrupted run leaves what it had after its last shape."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".partial")
-        draft.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        draft.replace(path)
+        """An interrupted run leaves what it had after its last shape."""
+        store_whole(asdict(self), path)
+
+
+def store_whole(record: dict[str, Any], path: Path) -> None:
+    """As JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".partial")
+    draft.write_text(json.dumps(record, indent=1) + "\n")
+    draft.replace(path)
 
 
 def load(path: Path) -> Run:

@@ -37,6 +37,16 @@ class Parts(NamedTuple):
     tensor_scale: Tensor | None
     codebook: Tensor | None
 
+    def contiguous(self) -> Parts:
+        """Matrices or rows of a larger tensor are copied: for code that takes all there is."""
+        scale, table = self.tensor_scale, self.codebook
+        return Parts(
+            self.codes.contiguous(),
+            self.scale.contiguous(),
+            None if scale is None else scale.contiguous(),
+            None if table is None else table.contiguous(),
+        )
+
 
 class Kernel(Protocol):
     NAME: str

@@ -119,7 +119,7 @@ def launch(
         return
     rows = _Rows.of(problem, config, x)
     if not config.packs:
-        whole = tuple(_contiguous(part) for part in weights)
+        whole = tuple(part.contiguous() for part in weights)
         _multiply(problem, config, rows, whole, biases, ends, activation, out)
         return
     for group, start, stop, first, last in _panels(problem, ends):
@@ -142,7 +142,7 @@ class Launch:
         self._weights = weights
         self._template = b""
         if not (problem.ragged or "@" in problem.x or config.packs or config.algorithm == "panels"):
-            self._weights = tuple(_contiguous(part) for part in weights)
+            self._weights = tuple(part.contiguous() for part in weights)
             ends = _group_ends(problem, None)
             self._row_begin = (ctypes.c_int64 * len(ends))(*ends)
             # They stand for the real ones.
@@ -204,17 +204,6 @@ def _pack(problem: Problem, part: Parts, group: int, first: int, last: int) -> P
     return Parts(*packed, tensor_scale, codebook)
 
 
-def _contiguous(part: Parts) -> Parts:
-    """Matrices or rows of a larger tensor are copied: native code takes all there is."""
-    codes, scale, tensor_scale, codebook = part
-    return Parts(
-        codes.contiguous(),
-        scale.contiguous(),
-        None if tensor_scale is None else tensor_scale.contiguous(),
-        None if codebook is None else codebook.contiguous(),
-    )
-
-
 @dataclass(frozen=True)
 class _Rows:
     """x as an algorithm takes it: numbers, or codes of int8 and their block scales."""
@@ -227,7 +216,7 @@ class _Rows:
     def of(cls, problem: Problem, config: Config, x: Tensor | Parts) -> _Rows:
         if isinstance(x, Tensor):
             return cls(x if x.stride(-1) == 1 else x.contiguous(), None, None)
-        x = _contiguous(x)  # one tensor scale may be spread over all rows
+        x = x.contiguous()  # one tensor scale may be spread over all rows
         if config.algorithm == "int8":
             return cls(x.codes, x.tensor_scale, x.scale)
         every, shape = slice(0, problem.rows), (problem.rows, problem.k)

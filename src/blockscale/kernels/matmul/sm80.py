@@ -101,9 +101,7 @@ def _is_exact_in_bfloat16(kind: Kind) -> bool:
     element, scale = kind.format.element, kind.format.scale
     if not isinstance(element, Float) or kind.layout.scales != "rows":
         return False
-    return element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS or (
-        scale.power_of_two and element.mantissa < _BFLOAT16_BITS
-    )
+    return element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS
 
 
 def configs(problem: Problem) -> tuple[Config, ...]:
@@ -125,16 +123,16 @@ def launch(
 class Launch:
     """A call on some weights, with everything found out that does not change between calls.
 
-    From the third call on it may copy weights before the kernel ahead in the stream has ended. By
-    then what wrote them, unless it is torch's business and changes their version, has been waited
-    for.
+    From the third call on with unchanged weights, these are copied before the kernel ahead in the
+    stream has ended: the calls before have waited for whatever wrote them. A change by torch is
+    seen by the weights' version, and counting starts again.
     """
 
     _SETTLES_AFTER = 2  # calls
 
     def __init__(self, problem: Problem, config: Config, weights: tuple[Parts, ...]) -> None:
         self._problem, self._config = problem, config
-        self._weights = [_contiguous(part) for part in weights]
+        self._weights = [part.contiguous() for part in weights]
         self._device = self._weights[0].codes.device
         self._tables = [part.codebook for part in self._weights if part.codebook is not None]
         self._kernel = self._find_kernel()
@@ -244,16 +242,6 @@ def _copyable(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | Non
     values = torch.empty(problem.rows, problem.k, dtype=torch.bfloat16, device=x.codes.device)
     decode(problem.x, Parts(x.codes[None], x.scale[None], None, x.codebook), values[None])
     return values, None if x.tensor_scale is None else x.tensor_scale.contiguous()
-
-
-def _contiguous(part: Parts) -> Parts:
-    codes, scale, tensor_scale, codebook = part
-    return Parts(
-        codes.contiguous(),
-        scale.contiguous(),
-        None if tensor_scale is None else tensor_scale.contiguous(),
-        None if codebook is None else codebook.contiguous(),
-    )
 
 
 def _alike(biases: tuple[Tensor | None, ...]) -> list[Tensor | None]:
