@@ -70,7 +70,7 @@ def test_every_verb(fmt, dtype):
     w, up = (bs.quantize(torch.randn(3, 20, 256), fmt) for _ in range(2))
     x, sizes, bias = torch.randn(7, 256).to(dtype), torch.tensor([3, 0, 2]), torch.randn(20)
     d = [t.cuda() for t in (x, sizes, bias)]
-    wd, upd = w.to("cuda"), up.prepare("cuda")
+    wd, upd = w.to("cuda"), up.to("cuda")
     assert close(bs.linear(d[0], wd[0], d[2]), bs.linear(x, w[0], bias))
     assert close(bs.matmul(d[0], wd[1], x_format=bs.MXFP8), bs.matmul(x, w[1], x_format=bs.MXFP8))
     assert close(bs.gated_matmul(d[0], wd[0], upd[0]), bs.gated_matmul(x, w[0], up[0]))
