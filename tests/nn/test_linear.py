@@ -350,12 +350,13 @@ def test_gradients_of_a_compiled_layer():
     torch.testing.assert_close(traced.grad, eager.grad)
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("used", [False, True])
-def test_it_exports(foreign, used):
+def test_it_exports(foreign, used, strict):
     layer, x = layer_of(bs.KBIT4), torch.randn(3, 64)
     if used:
         layer(x)
-    exported = torch.export.export(layer, (x,))
+    exported = torch.export.export(layer, (x,), strict=strict)
     assert set(exported.graph_signature.buffers) == {f"weight_{field}" for field in FIELDS}
     assert torch.equal(exported.module()(x), bs.linear(x, layer.weight, layer.bias))
     assert (layer.weight.layout == canonical(bs.KBIT4)) == (not used)

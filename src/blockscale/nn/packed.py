@@ -123,15 +123,18 @@ class PackedModule(nn.Module):
 
         An exported program may run elsewhere: it gets what is held, and every kernel reads that.
         """
-        if torch.compiler.is_exporting():
-            return [self._held(name) for name in names]
         if torch.compiler.is_compiling():
-            self.prepare()
+            self._prepare_to_compile()
             return [self._held(name) for name in names]
         made = [self._still_made(name) for name in names]
         if not all(each is not None and each.ready for each in made):
             self.prepare()  # one thread at a time: another may be between two buffers
         return [self._held(name) for name in names]
+
+    @_while_tracing  # which asks torch itself: traced, torch 2.11 answers that it always exports
+    def _prepare_to_compile(self) -> None:
+        if not torch.compiler.is_exporting():
+            self.prepare()
 
     @_while_tracing
     def prepare(self) -> None:
