@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -536,6 +537,34 @@ def test_memory_is_bounded_by_the_largest_tensor(tmp_path, monkeypatch):
     run_plan(plan, tmp_path / "out")
     assert largest <= most <= 3 * largest
     assert torch.get_num_threads() == before
+
+
+PEAK = """
+import sys
+from blockscale.checkpoint import Settings, plan_conversion, run_plan
+from blockscale.formats import NVFP4
+
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+small, large, target = sys.argv[1:]
+run_plan(plan_conversion(small, Settings(NVFP4)), target + ".small")
+before = peak()
+run_plan(plan_conversion(large, Settings(NVFP4)), target)
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say")
+def test_the_source_does_not_stay_in_memory(source, tmp_path):
+    """Not as mapped pages either: the peak grows by the tensors in flight, not by the files."""
+    weight = torch.randn(512, 1024).bfloat16()
+    tensors = {f"l{i}.weight": weight.clone() for i in range(128)}
+    large = write_model(tmp_path / "large", tensors, shards=2)
+    command = [sys.executable, "-c", PEAK, str(source), str(large), str(tmp_path / "out")]
+    grown = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert grown < len(tensors) * weight.nbytes / 2
 
 
 def test_progress_reaches_the_end_also_after_a_resume(uninterrupted, tmp_path, monkeypatch):

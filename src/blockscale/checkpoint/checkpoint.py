@@ -20,9 +20,12 @@ class Checkpoint:
         self.dialect: Dialect | None = dialect_of(self.files)
         self.tensors = _tensors(self.files, self.dialect)
 
-    def read(self, name: str) -> QTensor | Tensor:
+    def read(self, name: str, *, alone: bool = False) -> QTensor | Tensor:
+        """alone: for one tensor after the other, so that no more than these are in memory."""
         stored = self.tensors[name]
-        parts = {role: self.files.tensor(entry.name) for role, entry in stored.parts.items()}
+        parts = {
+            role: self.files.tensor(entry.name, alone=alone) for role, entry in stored.parts.items()
+        }
         try:
             return stored.assemble(parts)
         except (ValueError, TypeError) as error:

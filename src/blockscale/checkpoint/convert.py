@@ -186,7 +186,7 @@ def convert(
     checkpoint: Checkpoint, unit: Unit, scale: str, importance: Tensor | None = None
 ) -> list[Value]:
     """The tensors of a unit in its format, with one tensor scale where the format has one."""
-    values = [checkpoint.read(stored.name) for stored in unit.members]
+    values = [checkpoint.read(stored.name, alone=True) for stored in unit.members]
     if unit.format is None:
         return values
     for stored, value in zip(unit.members, values, strict=True):

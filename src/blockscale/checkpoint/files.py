@@ -76,8 +76,14 @@ class Files:
     def shards(self) -> list[Path]:
         return [self.folder / name for name in self._open]
 
-    def tensor(self, name: str) -> Tensor:
-        loaded: Tensor = self._open[self.entries[name].file].get_tensor(name)
+    def tensor(self, name: str, *, alone: bool = False) -> Tensor:
+        """Mapped: bytes come when they are used, and stay while a tensor of their file is there.
+
+        One that is mapped alone takes its bytes with it when it goes.
+        """
+        file = self.entries[name].file
+        opened = _open(self.folder / file) if alone else self._open[file]
+        loaded: Tensor = opened.get_tensor(name)
         return loaded
 
     def json(self, name: str) -> dict[str, Any] | None:

@@ -64,7 +64,7 @@ def _add_errors(rows: list[dict[str, Any]], checkpoint: Checkpoint, source: Chec
                 f"{name} is {row['shape']} but {list(shape)} in {source.files.path}: is it the "
                 "source of this checkpoint?"
             )
-        error = relative_error(checkpoint.read(name), source.read(name))
+        error = relative_error(*(each.read(name, alone=True) for each in (checkpoint, source)))
         row["error"] = error
         row["sqnr_db"] = -20 * log10(error) if error else None
 
