@@ -164,8 +164,11 @@ def test_a_model_that_needs_more_than_ids_says_what_to_do(llama):
         raise AssertionError
 
     llama.model.forward = forward
-    with pytest.raises(RuntimeError, match=r"LlamaForCausalLM does not run.*importance=None"):
+    message = r"^LlamaForCausalLM does not run.*a function that runs it.*importance=None"
+    with pytest.raises(RuntimeError, match=message):
         bs.quantize_(llama, bs.KBIT4)
+    with pytest.raises(RuntimeError, match=message):
+        bs.nn.measure_importance(llama)
 
 
 def test_emulated_dtypes_are_computed_in_float32(llama, monkeypatch):
@@ -194,7 +197,7 @@ def test_language_models_are_measured_on_random_ids_by_default(llama):
     bs.quantize_(plain, bs.KBIT4, importance=None)
     assert weights_of(model) == weights_of(again) == weights_of(given)
     assert weights_of(model) != weights_of(plain)
-    assert "by their inputs, measured on 2,048 random token ids" in str(report)
+    assert "by their inputs, measured on 2,048 random token ids, on cpu" in str(report)
     assert all(layer.weighted for layer in report.quantized)
     for name, weight in weights_of(model).items():
         w = llama.get_submodule(name).weight

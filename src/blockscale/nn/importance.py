@@ -89,7 +89,8 @@ def find_importance(
     if reason:
         return Found({}, reason)
     found = _measure(model, modules, None, progress)
-    return Found(found, f"measured on {WINDOWS * LENGTH:,} random token ids")
+    device = model.get_input_embeddings().weight.device  # type: ignore[operator]
+    return Found(found, f"measured on {WINDOWS * LENGTH:,} random token ids, on {device}")
 
 
 def _measure(

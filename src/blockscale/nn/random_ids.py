@@ -50,11 +50,12 @@ def run_on_random_ids(
         generator=torch.Generator().manual_seed(0),
     )
     options = {"use_cache": False} if "use_cache" in signature(body.forward).parameters else {}
+    device = embeddings.weight.device
     try:
-        for window in track(list(ids), lambda each: "measuring inputs", progress):
-            body(input_ids=window[None].to(embeddings.weight.device), **options)
+        for window in track(list(ids), lambda each: f"measuring inputs on {device}", progress):
+            body(input_ids=window[None].to(device), **options)
     except Exception as error:
         raise RuntimeError(
-            f"quantize_: {type(model).__name__} does not run on token ids alone ({error}): "
-            "pass importance=None, or a function that runs it on batches of yours"
+            f"{type(model).__name__} does not run on token ids alone ({error}): measure its "
+            "importance with a function that runs it on batches of yours, or pass importance=None"
         ) from error
