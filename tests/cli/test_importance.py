@@ -68,7 +68,9 @@ def spread(k):
 
 
 def test_language_models_are_measured_by_default(model, tmp_path):
-    result = run(model, tmp_path / "out", *MSE, "--save-importance", tmp_path / "kept.safetensors")
+    kept = ("--save-importance", tmp_path / "kept.safetensors")
+    result = run(model, tmp_path / "out", *MSE, "--device", "cpu", *kept)
+    assert "measuring the inputs of all layers on random token ids, on cpu" in result.output
     assert "errors are weighed in 14 of 14 tensors" in result.output
     kept = load_file(tmp_path / "kept.safetensors")
     expected = bs.nn.measure_importance(models.load_model(model))
@@ -118,10 +120,51 @@ def test_why_a_model_is_not_run_is_said(model, checkpoint, tmp_path, monkeypatch
     assert "weigh the same: the model is quantised already" in out
     alone = checkpoint / "model-00001-of-00001.safetensors"
     assert "a file on its own" in run(alone, tmp_path / "c", *MSE).output
-    monkeypatch.setattr(measuring, "available_memory", lambda: 1000)
-    assert "GB of memory and 0.0 are free" in run(model, tmp_path / "d", *MSE).output
+    monkeypatch.setattr(measuring, "available_memory", lambda device: 1000)
+    assert "GB of memory and 0.0 are free on cpu" in run(model, tmp_path / "d", *MSE).output
     monkeypatch.setattr(measuring, "find_spec", lambda name: None)
     assert "transformers is not installed" in run(model, tmp_path / "e", *MSE).output
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "where"),
+    [
+        ("auto", {"cuda": 10**9, "cpu": 10**9}, "cuda:1"),
+        ("auto", {"cuda": 1000, "cpu": 10**9}, "cpu"),
+        ("auto", {"cuda": 10**9, "cpu": 1000}, None),  # where a model is loaded
+        ("auto", {"cpu": 10**9}, "cpu"),
+        ("cpu", {"cuda": 10**9, "cpu": 10**9}, "cpu"),
+        ("cuda:0", {"cuda": 10**9, "cpu": 10**9}, "cuda:0"),
+        ("cuda", {"cuda": 1000, "cpu": 10**9}, None),  # what is asked for and does not fit
+    ],
+)
+def test_the_gpu_measures_where_the_model_fits(model, tmp_path, monkeypatch, asked, free, where):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in free)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(measuring, "available_memory", lambda device: free[device.type])
+    measured = []
+    monkeypatch.setattr(
+        option, "measure_checkpoint", lambda folder, tensors, device: measured.append(device) or {}
+    )
+    out = run(model, tmp_path / "out", *MSE, "--device", asked).output
+    assert measured == ([torch.device(where)] if where else [])
+    assert (f"random token ids, on {where}" if where else "0.0 are free on") in out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there(model, tmp_path, monkeypatch, capsys):
+    err = failing(monkeypatch, capsys, model, tmp_path / "out", *MSE, "--device", "cuda")
+    assert "sees no CUDA device" in err
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_measures_what_the_cpu_does(model, tmp_path):
+    for device in ("cpu", "cuda"):
+        options = ("--device", device, "--save-importance", tmp_path / device)
+        assert f", on {device}" in run(model, tmp_path / f"to_{device}", *MSE, *options).output
+    cpu, gpu = (load_file(tmp_path / device) for device in ("cpu", "cuda"))
+    torch.testing.assert_close(gpu, cpu, rtol=1e-2, atol=0)
 
 
 def test_a_model_that_does_not_run_is_quantised_without(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from blockscale.checkpoint import (
@@ -15,21 +16,25 @@ from blockscale.checkpoint import (
     importance_of,
     read_importance,
 )
-from blockscale.models import measure_checkpoint, why_not_measurable
+from blockscale.models import device_with_room, measure_checkpoint, why_not_measurable
+from blockscale.runtime import resolve_device
 
 AUTO, NONE = "auto", "none"
 Say = Callable[[str], object]
 
 
-def find_source(plan: Plan, asked: str, save: Path | None, say: Say) -> ImportanceSource | None:
+def find_source(
+    plan: Plan, asked: str, device: str, save: Path | None, say: Say
+) -> ImportanceSource | None:
     """What the options mean for a conversion. Where nothing is measured, `say` tells why."""
+    given = None if device == AUTO else resolve_device(device)
     if save is not None and not save.parent.is_dir():
         raise FileNotFoundError(f"--save-importance {save}: {save.parent} is no folder")
     if asked not in (AUTO, NONE):
         return _from_file(plan, Path(asked), save)
-    reason = _why_none(plan, asked)
+    reason = _why_none(plan, asked, given)
     if not reason:
-        return ImportanceSource("random token ids", lambda: _measured(plan, say), save)
+        return ImportanceSource("random token ids", lambda: _measured(plan, given, say), save)
     if save is not None:
         raise ValueError(f"--save-importance: there is none to save: {reason}")
     if asked == AUTO and plan.settings.scale == "mse":
@@ -37,12 +42,12 @@ def find_source(plan: Plan, asked: str, save: Path | None, say: Say) -> Importan
     return None
 
 
-def _why_none(plan: Plan, asked: str) -> str:
+def _why_none(plan: Plan, asked: str, device: torch.device | None) -> str:
     if asked == NONE:
         return "--importance none"
     if plan.settings.scale != "mse":
         return "it needs --scale mse"
-    return why_not_measurable(plan.checkpoint)
+    return why_not_measurable(plan.checkpoint, device)
 
 
 def _from_file(plan: Plan, path: Path, save: Path | None) -> ImportanceSource:
@@ -57,12 +62,13 @@ def _from_file(plan: Plan, path: Path, save: Path | None) -> ImportanceSource:
     return ImportanceSource(f"sha256 {file_digest(path)}", lambda: found, save)
 
 
-def _measured(plan: Plan, say: Say) -> Mapping[str, Tensor]:
+def _measured(plan: Plan, device: torch.device | None, say: Say) -> Mapping[str, Tensor]:
     """Of the whole model. One that does not run is quantised without, which is said."""
+    device = device or device_with_room(plan.checkpoint)
     quantised = [name for name, choice in plan.choices.items() if choice.format]
-    say("measuring the inputs of all layers on random token ids")
+    say(f"measuring the inputs of all layers on random token ids, on {device}")
     try:
-        found = measure_checkpoint(plan.checkpoint.files.folder, quantised)
+        found = measure_checkpoint(plan.checkpoint.files.folder, quantised, device)
     except (RuntimeError, ValueError, TypeError, OSError, ImportError, KeyError) as error:
         say(f"errors of all columns weigh the same: {error}")
         return {}

@@ -63,6 +63,13 @@ def quantize(
             "on random token ids, to measure it; FILE: safetensors, numbers [k] by layer.",
         ),
     ] = AUTO,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|cpu|cuda|cuda:1",
+            help="Where importance is measured. auto: the GPU, where the model fits.",
+        ),
+    ] = AUTO,
     save_importance: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep what was measured.")
     ] = None,
@@ -88,7 +95,7 @@ def quantize(
     for line in _summary(plan):
         console.print(line, markup=False)
     measured = find_source(
-        plan, importance, save_importance, lambda line: console.print(line, markup=False)
+        plan, importance, device, save_importance, lambda line: console.print(line, markup=False)
     )
     _run(plan, target, console, measured)
     written = sum(shard.nbytes for shard in plan.shards)

@@ -2,7 +2,11 @@
 
 from blockscale.models.decoded import decode_
 from blockscale.models.generate import Generation, generate
-from blockscale.models.importance import measure_checkpoint, why_not_measurable
+from blockscale.models.importance import (
+    device_with_room,
+    measure_checkpoint,
+    why_not_measurable,
+)
 from blockscale.models.judge import Quality, judge
 from blockscale.models.likelihood import Score, compare, standard_error, windows
 from blockscale.models.load import import_transformers, load_model, load_tokenizer
@@ -21,6 +25,7 @@ __all__ = [
     "bits_per_weight",
     "compare",
     "decode_",
+    "device_with_room",
     "emulates_bfloat16",
     "generate",
     "import_transformers",
