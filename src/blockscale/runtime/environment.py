@@ -6,15 +6,16 @@ import os
 from pathlib import Path
 
 VARIABLES = {
-    "BLOCKSCALE_CACHE": "folder for compiled CUDA kernels; by default blockscale/cubins in "
-    "XDG_CACHE_HOME or ~/.cache",
-    "BLOCKSCALE_CACHE_MB": "how large that folder may become, 512 by default; 0 keeps nothing",
+    "BLOCKSCALE_CACHE": "folder for compiled CUDA kernels and, in tuned, for what tuning has "
+    "found; by default blockscale/cubins and blockscale/tuned in XDG_CACHE_HOME or ~/.cache",
+    "BLOCKSCALE_CACHE_MB": "how large the compiled kernels may become, 512 by default; 0: none",
     "BLOCKSCALE_CHECK": "1: read group sizes and given tensor scales back from the GPU and raise "
     "on bad ones, which synchronises; by default sizes are clipped on the device",
     "BLOCKSCALE_CUDA": "0: do without the CUDA kernels",
     "BLOCKSCALE_ISA": "scalar, avx2, avx512 or amx: the instruction set of the native CPU kernels; "
     "by default the best that the CPU has",
     "BLOCKSCALE_NATIVE": "path of the native CPU library, or 0 to do without it",
+    "BLOCKSCALE_TUNED": "0: do without what tuning has found, and choose by rule",
 }
 
 
@@ -27,11 +28,21 @@ def cuda_enabled() -> bool:
 
 
 def cache_folder() -> Path:
+    return _asked_folder() or _default_folder() / "cubins"
+
+
+def tuned_folder() -> Path:
+    return (_asked_folder() or _default_folder()) / "tuned"
+
+
+def _asked_folder() -> Path | None:
     asked = os.environ.get("BLOCKSCALE_CACHE")
-    if asked:
-        return Path(asked).expanduser().absolute()
+    return Path(asked).expanduser().absolute() if asked else None
+
+
+def _default_folder() -> Path:
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(shared).expanduser() / "blockscale" / "cubins"
+    return Path(shared).expanduser() / "blockscale"
 
 
 def cache_megabytes() -> int:
@@ -48,3 +59,7 @@ def isa_override() -> str | None:
 
 def native_override() -> str | None:
     return os.environ.get("BLOCKSCALE_NATIVE") or None
+
+
+def tuned_enabled() -> bool:
+    return os.environ.get("BLOCKSCALE_TUNED", "") != "0"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import tempfile
 import time
 import warnings
@@ -23,6 +22,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from blockscale.runtime.environment import cache_folder, cache_megabytes
+from blockscale.runtime.private import make_private
 
 _SUFFIX = ".cubin"
 _UNFINISHED = ".tmp"
@@ -138,29 +138,13 @@ def open_cache() -> Cache | None:
 def _open(folder: Path, limit: int) -> Cache | None:
     if limit <= 0:
         return None
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        reason = _shared(folder)
-    except OSError as error:
-        reason = f"it cannot be made ({error})"
+    reason = make_private(folder)
     if reason is None:
         return Cache(folder, limit)
     _warn_once(
         f"{folder}: not used for compiled kernels, since {reason}; they are compiled again in each "
         "process. BLOCKSCALE_CACHE names another folder"
     )
-    return None
-
-
-def _shared(folder: Path) -> str | None:
-    """Why somebody else might have put machine code there."""
-    if not hasattr(os, "getuid"):
-        return None  # Windows: folders of a user's profile are the user's
-    facts = folder.stat()
-    if facts.st_uid != os.getuid():
-        return f"it belongs to user {facts.st_uid}"
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may write there (chmod 700 {folder})"
     return None
 
 
