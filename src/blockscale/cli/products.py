@@ -11,6 +11,8 @@ from blockscale.checkpoint import Checkpoint
 from blockscale.formats import Format
 from blockscale.problem import Kind, Problem
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 # Experts are stored one by one, or all of them in one tensor; `load_into` reads both as one layer.
 _ONE_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.")
 _DOWN = re.compile(r"\.(down|down_proj|w2)\b")  # the product that is not gated
@@ -41,12 +43,13 @@ class Products:
                 n //= 2
             gated = bool(groups) and not _DOWN.search(name)
             for m in self.rows:
-                found[self._problem((m, n, k), groups, stored.format, gated, bias)] = None
+                found[self.problem((m, n, k), groups, stored.format, gated, bias)] = None
         return list(found)
 
-    def _problem(
+    def problem(
         self, shape: tuple[int, int, int], experts: int, format: Format, gated: bool, bias: bool
     ) -> Problem:
+        """Of one product, with prepared weights; `experts` is 0 where there are none."""
         m, n, k = shape
         return Problem(
             verb=f"{'grouped_' if experts else ''}{'gated_' if gated else ''}matmul",
@@ -63,6 +66,23 @@ class Products:
             out=self.dtype,
             target=self.target,
         )
+
+
+def parse_rows(text: str) -> tuple[int, ...]:
+    """ "1,2,4" -> (1, 2, 4)."""
+    try:
+        rows = tuple(int(each) for each in text.split(","))
+    except ValueError:
+        rows = ()
+    if not rows or min(rows) < 1:
+        raise ValueError(f"--rows {text!r}: give numbers of rows such as 1,2,4")
+    return rows
+
+
+def parse_dtype(text: str) -> str:
+    if text not in DTYPES:
+        raise ValueError(f"--dtype {text}: use one of {', '.join(DTYPES)}")
+    return text
 
 
 def _experts(checkpoint: Checkpoint) -> dict[str, set[str]]:

@@ -6,9 +6,7 @@ is captured. With `--target` this needs no GPU, so an image can be built with it
 
 from __future__ import annotations
 
-import os
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated
 
@@ -18,13 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blockscale import ops
 from blockscale.checkpoint import Checkpoint
-from blockscale.cli.products import Products
+from blockscale.cli.products import DTYPES, Products, parse_dtype, parse_rows
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem
 from blockscale.runtime import resolve_device, target_of
-from blockscale.runtime.cuda import Build, cubin, cuda_refusal, is_cached, open_cache
-
-_DTYPES = ("float32", "bfloat16", "float16")
+from blockscale.runtime.cuda import Build, compile_all, cuda_refusal, is_cached, open_cache
 
 
 def warmup(
@@ -35,14 +31,13 @@ def warmup(
     ] = None,
     rows: Annotated[str, typer.Option(help="Rows of x to be ready for.")] = "1,2,4,8,16,32,64",
     dtype: Annotated[
-        str, typer.Option(help="Of x and the result: " + ", ".join(_DTYPES))
+        str, typer.Option(help="Of x and the result: " + ", ".join(DTYPES))
     ] = "bfloat16",
     activation: Annotated[str, typer.Option(help="Of gated experts.")] = "silu",
     jobs: Annotated[int | None, typer.Option(help="Compilations at a time.", min=1)] = None,
 ) -> None:
     """Compile what a model's layers will run on, and keep it on the disk."""
-    if dtype not in _DTYPES:
-        raise ValueError(f"--dtype {dtype}: use one of {', '.join(_DTYPES)}")
+    parse_dtype(dtype)
     where = target or target_of(resolve_device(device))
     refusal = cuda_refusal(where)
     if refusal is not None:
@@ -50,13 +45,13 @@ def warmup(
     kept = open_cache()
     if kept is None:
         raise RuntimeError("compiled kernels are not kept: see BLOCKSCALE_CACHE in doctor")
-    products = Products(_parse_rows(rows), dtype, str(parse_activation(activation)), where)
+    products = Products(parse_rows(rows), dtype, str(parse_activation(activation)), where)
     problems = products.of(Checkpoint(path))
     if not problems:
         raise ValueError(f"{path} holds no quantised weights")
     builds = list(dict.fromkeys(build for problem in problems for build in ops.builds(problem)))
     missing = [build for build in builds if not is_cached(build, where)]
-    seconds = _compile(missing, where, jobs or os.cpu_count() or 1)
+    seconds = _compile(missing, where, jobs)
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"{len(problems)} products on {where}: {_kernels(problems)}", markup=False)
     console.print(
@@ -66,37 +61,20 @@ def warmup(
     )
 
 
-def _parse_rows(text: str) -> tuple[int, ...]:
-    try:
-        rows = tuple(int(each) for each in text.split(","))
-    except ValueError:
-        rows = ()
-    if not rows or min(rows) < 1:
-        raise ValueError(f"--rows {text!r}: give numbers of rows such as 1,2,4")
-    return rows
-
-
 def _kernels(problems: list[Problem]) -> str:
     """Which kernels run them: a fallback is not passed over in silence."""
     names = [ops.choose(problem).kernel.NAME for problem in problems]
     return ", ".join(f"{names.count(name)} by {name}" for name in dict.fromkeys(names))
 
 
-def _compile(builds: list[Build], target: str, jobs: int) -> float:
-    """Seconds that it took. Threads are enough: NVRTC does not hold the GIL."""
+def _compile(builds: list[Build], target: str, jobs: int | None) -> float:
+    """Seconds that it took."""
     start = time.perf_counter()
     columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        Progress(*columns, console=Console(stderr=True), transient=True) as bar,
-        ThreadPoolExecutor(jobs) as pool,
-    ):
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=len(builds))
-        waiting = [pool.submit(cubin, build, target) for build in builds]
-        try:
-            for done in as_completed(waiting):
-                done.result()
-                bar.advance(task)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        for _, error in compile_all(builds, target, jobs):
+            if error is not None:
+                raise error
+            bar.advance(task)
     return time.perf_counter() - start

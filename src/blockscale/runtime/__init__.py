@@ -1,9 +1,10 @@
 """The machine: devices, the environment, what the hardware can do at best."""
 
-from blockscale.runtime import native
+from blockscale.runtime import native, tuned
 from blockscale.runtime.ceilings import Ceilings, ceilings
 from blockscale.runtime.determinism import deterministic, is_deterministic
-from blockscale.runtime.environment import VARIABLES, checks_enabled
+from blockscale.runtime.environment import VARIABLES, checks_enabled, tuned_enabled
+from blockscale.runtime.identity import device_names
 from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native import Native, load_native
 from blockscale.runtime.target import (
@@ -23,6 +24,7 @@ __all__ = [
     "checks_enabled",
     "describe_device",
     "deterministic",
+    "device_names",
     "devices",
     "emulates_bfloat16",
     "is_deterministic",
@@ -30,4 +32,6 @@ __all__ = [
     "native",
     "resolve_device",
     "target_of",
+    "tuned",
+    "tuned_enabled",
 ]

@@ -12,11 +12,13 @@ from blockscale.runtime.cuda.arch import TARGETS, arch_of
 from blockscale.runtime.cuda.build import FOLDER, Build
 from blockscale.runtime.cuda.cache import Cache, Entry, open_cache
 from blockscale.runtime.cuda.compile import cubin, is_cached
+from blockscale.runtime.cuda.compile_all import compile_all
 from blockscale.runtime.cuda.driver import CudaError, driver_version
 from blockscale.runtime.cuda.facts import can_overlap, multiprocessors, shared_limit
 from blockscale.runtime.cuda.functions import Function, current_stream, function
 from blockscale.runtime.cuda.nvrtc import CompilationError, load_nvrtc
 from blockscale.runtime.cuda.refusal import cuda_refusal
+from blockscale.runtime.cuda.timing import EventStopwatch, GraphStopwatch
 
 __all__ = [
     "FOLDER",
@@ -26,9 +28,12 @@ __all__ = [
     "CompilationError",
     "CudaError",
     "Entry",
+    "EventStopwatch",
     "Function",
+    "GraphStopwatch",
     "arch_of",
     "can_overlap",
+    "compile_all",
     "cubin",
     "cuda_refusal",
     "current_stream",
