@@ -4,12 +4,19 @@
     configs(problem) -> list[Config]    legal ones, best guess first; [0] runs untuned
     launch(problem, config, *tensors)   plain tensors only, output last
 
+Configs are frozen dataclasses of numbers and strings, so that tuning can store and compare them. A
+kernel may offer it more, and say what a CUDA graph cannot hold:
+
+    candidates(problem) -> list[Config] optional: legal ones beyond `configs`, worth measuring
+    is_capturable(problem) -> bool      optional: False where the host must read something back
+
 A verb's kernels are a tuple, tried in order; the last is `reference`, which refuses nothing. What
 `launch` takes beyond problem and config is written in the `__init__` of the kernel's folder.
 
 A kernel that is compiled at run time also offers
 
-    builds(problem) -> list[Build]      what `launch` will load, so that it can be compiled before
+    builds(problem, config=None)        -> list[Build]: what `launch` will load, so that it can be
+                                        compiled before; by default with the first config
     every_build(target) -> list[Build]  what continuous integration compiles for a target
     instructions(build)                 optional: what its machine code must have, as in ("HMMA",)
 
@@ -17,6 +24,9 @@ and one whose launches should cost the host little
 
     Launch(problem, config, weights)    all that does not change between calls on the same weights;
                                         called with (x, biases, group_sizes, out)
+
+A config with a true `quantizes_x` takes plain rows where x of the problem is quantised, and rounds
+them itself, to the same bits.
 """
 
 from __future__ import annotations

@@ -56,6 +56,10 @@ def configs(problem: Problem) -> list[Config]:
     return [Config(max(rows // 128 * 128, 128))]
 
 
+def is_capturable(problem: Problem) -> bool:
+    return not problem.ragged
+
+
 def _x_dtype(problem: Problem) -> torch.dtype:
     """What is multiplied. float16 has no room for every weight of some formats."""
     scale, element = problem.w_kind.format.scale, problem.w_kind.format.element

@@ -286,13 +286,13 @@ def _specialised(
     return Build("stream.cu", "stream", tuple(defines.items()))
 
 
-def builds(problem: Problem) -> list[Build]:
+def builds(problem: Problem, config: Config | None = None) -> list[Build]:
     """For the table a format is born with; others compile at their first use."""
     format = problem.w_kind.format
     table = format.codebook
     mirrored = all(low == -high for low, high in zip(table, reversed(table), strict=True))
     symmetric = mirrored or format.element.bits < 4
-    return [_build(problem, stream_configs(problem)[0], symmetric)]
+    return [_build(problem, config or stream_configs(problem)[0], symmetric)]
 
 
 def instructions(build: Build) -> tuple[str, ...]:
