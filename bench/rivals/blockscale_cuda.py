@@ -107,5 +107,5 @@ class Placed(Prepared):
         return lambda: bs.matmul(x, self.q)
 
     def kernel(self, x: Tensor) -> str:
-        kernel, config = ops.choose(product(self.q.format, len(x), *self.q.shape))
+        kernel, config, _ = ops.choose(product(self.q.format, len(x), *self.q.shape))
         return f"{kernel.NAME}: {config}"

@@ -145,7 +145,7 @@ def test_nothing_outside_the_output_is_written(native_way, n):
         x = torch.randn(m, 80).bfloat16()
         problem = bs.explain(x, w, out_dtype=dtype).problem
         memory = torch.full((m + 2, n + 5), -7.0, dtype=dtype)
-        kernel, config = choose(problem)
+        kernel, config, _ = choose(problem)
         inside = memory[1:-1, 2 : n + 2]
         kernel.launch(problem, config, x, (as_groups(w.operand),), (None,), None, inside)
         assert torch.equal(inside, bs.matmul(x, w, out_dtype=dtype))

@@ -16,6 +16,10 @@ from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.plan import Plan, make_plan
 from blockscale.ops.quantize import repack
+from blockscale.ops.tuning.report import Tuning
+from blockscale.ops.tuning.sources import source_hash
+from blockscale.ops.tuning.stored import machine_of
+from blockscale.ops.tuning.tune import tune
 from blockscale.ops.unobserved import is_unobserved
 from blockscale.ops.validate import (
     FLOAT_DTYPES,
@@ -34,6 +38,7 @@ __all__ = [
     "MatmulCall",
     "Operand",
     "Plan",
+    "Tuning",
     "answers",
     "builds",
     "check_block",
@@ -47,6 +52,7 @@ __all__ = [
     "grouped_gated_matmul",
     "grouped_matmul",
     "is_unobserved",
+    "machine_of",
     "make_plan",
     "matmul",
     "plain",
@@ -54,4 +60,6 @@ __all__ = [
     "quantize",
     "repack",
     "run_checked",
+    "source_hash",
+    "tune",
 ]

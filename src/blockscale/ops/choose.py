@@ -1,31 +1,57 @@
-"""Which kernel runs: the first of the verb's that does not refuse."""
+"""Which kernel runs: what tuning has found to be the fastest here, or else, by rule, the first of
+the verb's that does not refuse, with its first config."""
 
 from __future__ import annotations
 
+import warnings
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from blockscale.kernels import KERNELS, Kernel
+from blockscale.ops.tuning.stored import as_candidate, stored_result
 from blockscale.problem import Problem
+from blockscale.runtime import tuned_enabled
+from blockscale.runtime.tuned import LEAST_GAIN
 
 VERBS = tuple(KERNELS)
+BY_RULE = "by rule"
 
 
 class Choice(NamedTuple):
     kernel: Kernel
     config: Any
+    reason: str
 
 
 @lru_cache(maxsize=4096)
 def choose(problem: Problem) -> Choice:
+    rule = by_rule(problem)
+    if not tuned_enabled():
+        return rule._replace(reason=f"{BY_RULE}: BLOCKSCALE_TUNED=0 turns stored results off")
+    result = stored_result(problem)
+    if result is None:
+        return rule
+    told = f"tuned on {result.date}"
+    if not result.wins:
+        little = f"nothing was {LEAST_GAIN - 1:.0%} faster"
+        return rule._replace(reason=f"{BY_RULE}; {told}: {little}")
+    found = as_candidate(problem, result.best)
+    if isinstance(found, str):
+        warnings.warn(f"{problem}: {told}, not used: {found}", RuntimeWarning, stacklevel=2)
+        return rule._replace(reason=f"{BY_RULE}; {told}, not used: {found}")
+    slower = f"{rule.kernel.NAME} with {rule.config}"
+    return Choice(*found, f"{told}: {result.gain:.2f}x the speed of the rule's choice, {slower}")
+
+
+def by_rule(problem: Problem) -> Choice:
     for kernel in KERNELS[problem.verb]:
         if kernel.refuses(problem) is None:
-            return Choice(kernel, kernel.configs(problem)[0])
+            return Choice(kernel, kernel.configs(problem)[0], BY_RULE)
     raise RuntimeError(f"no kernel takes {problem}: reference must refuse nothing")
 
 
 def launch(problem: Problem, *tensors: Any) -> None:
-    kernel, config = choose(problem)
+    kernel, config, _ = choose(problem)
     kernel.launch(problem, config, *tensors)
 
 

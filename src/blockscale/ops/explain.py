@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from blockscale.kernels.prepared import prepared_layout
-from blockscale.ops.choose import Answer, answers
+from blockscale.ops.choose import BY_RULE, Answer, Choice, answers, choose
+from blockscale.ops.tuning.stored import other_rows
 from blockscale.problem import Problem
 from blockscale.runtime import Ceilings, ceilings
 
@@ -17,11 +18,12 @@ class Explanation:
     problem: Problem
     answers: list[Answer]
     ceilings: Ceilings
+    choice: Choice
 
     @property
     def kernel(self) -> str:
         """The name of the kernel that runs."""
-        return next(answer.kernel for answer in self.answers if answer.refusal is None)
+        return self.choice.kernel.NAME
 
     @property
     def bytes_seconds(self) -> float:
@@ -49,14 +51,24 @@ class Explanation:
             f"  floor    {floor}: {by_bytes}, {by_flops} (both measured here)",
             f"  weights  {self._weights()}",
         ]
+        passed = False
         for answer in self.answers:
             if answer.refusal is not None:
                 lines.append(f"  not      {answer.kernel}: {answer.refusal}")
             elif answer.kernel == self.kernel:
-                lines.append(f"  runs     {answer.kernel} with {answer.config}")
+                lines.append(f"  runs     {answer.kernel} with {self.choice.config}")
+                lines.append(f"  chosen   {self._reason()}")
+                passed = True
             else:
-                lines.append(f"  could    {answer.kernel}: takes it too, but comes later")
+                why = "comes later" if passed else "was slower when this was tuned"
+                lines.append(f"  could    {answer.kernel}: takes it too, but {why}")
         return "\n".join(lines)
+
+    def _reason(self) -> str:
+        """With the other m that have been tuned, since a result holds for its own m alone."""
+        reason = self.choice.reason
+        others = other_rows(self.problem) if reason == BY_RULE else []
+        return f"{reason}; tuned for m = {', '.join(map(str, others))}" if others else reason
 
     def _weights(self) -> str:
         format, layout = self.problem.w_kind
@@ -67,7 +79,8 @@ class Explanation:
 
 
 def explain(problem: Problem, device: torch.device) -> Explanation:
-    return Explanation(problem, answers(problem), ceilings(device, problem.out_dtype))
+    limits = ceilings(device, problem.out_dtype)
+    return Explanation(problem, answers(problem), limits, choose(problem))
 
 
 def _si(value: float, unit: str) -> str:

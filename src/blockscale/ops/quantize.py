@@ -123,7 +123,7 @@ def _quantize_deriving(
     """Codes, scale and tensor scales of x [rows, k]: in one launch by a kernel that can."""
     m, k = rows.shape
     problem = _problem(m, k, "absmax", rows.dtype, str(kind), target_of(rows.device))
-    kernel, config = choose(problem)
+    kernel, config, _ = choose(problem)
     derive = getattr(kernel, "launch_deriving", None)
     if derive is None or rows.numel() == 0:
         tensor_scale = derive_tensor_scale(rows, kind.format, per_row=True)

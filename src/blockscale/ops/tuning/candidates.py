@@ -1,0 +1,54 @@
+"""Every way in which a problem could be computed here: the rule's choice first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from blockscale.kernels import KERNELS, Kernel
+from blockscale.problem import Problem
+from blockscale.runtime.cuda import Build
+
+
+class Candidate(NamedTuple):
+    kernel: Kernel
+    config: Any
+
+    def __str__(self) -> str:
+        return f"{self.kernel.NAME} with {self.config}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The config as JSON gives it back."""
+        restored: dict[str, Any] = json.loads(json.dumps(asdict(self.config)))
+        return restored
+
+    def is_capturable(self, problem: Problem) -> bool:
+        """Whether a CUDA graph can hold it."""
+        asked = getattr(self.kernel, "is_capturable", None)
+        return asked is None or bool(asked(problem))
+
+    def builds(self, problem: Problem) -> list[Build]:
+        """What must be compiled for it; a kernel with one config need not take it."""
+        listed = getattr(self.kernel, "builds", None)
+        if listed is None:
+            return []
+        is_first = self.config == self.kernel.configs(problem)[0]
+        return list(listed(problem) if is_first else listed(problem, self.config))
+
+
+def offered(kernel: Kernel, problem: Problem) -> list[Candidate]:
+    """Of a kernel that does not refuse: what it lists, then what it only offers to be measured."""
+    configs = list(kernel.configs(problem))
+    more = getattr(kernel, "candidates", None)
+    if more is not None:
+        configs += more(problem)
+    return [Candidate(kernel, config) for config in dict.fromkeys(configs)]
+
+
+def candidates(problem: Problem) -> list[Candidate]:
+    """Of all kernels that take the problem; of `reference`, the last, where no other does."""
+    *rivals, reference = KERNELS[problem.verb]
+    takers = [kernel for kernel in rivals if kernel.refuses(problem) is None]
+    return [each for kernel in takers or [reference] for each in offered(kernel, problem)]
