@@ -38,6 +38,7 @@ from blockscale.tensor import (
     linear,
     matmul,
     quantize,
+    tune,
 )
 
 __version__ = "0.1.0"
@@ -75,4 +76,5 @@ __all__ = [
     "quantize_",
     "save",
     "swiglu_oai",
+    "tune",
 ]

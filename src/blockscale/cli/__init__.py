@@ -19,6 +19,7 @@ from blockscale.cli.generate import generate_text
 from blockscale.cli.inspect import inspect
 from blockscale.cli.layout import layout
 from blockscale.cli.quantize import quantize
+from blockscale.cli.tune import tune
 from blockscale.cli.warmup import warmup
 
 commands = typer.Typer(
@@ -27,7 +28,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help texts have shapes in square brackets
 )
-for command in (formats, layout, explain, doctor, quantize, inspect, warmup, cache):
+for command in (formats, layout, explain, doctor, quantize, inspect, warmup, tune, cache):
     commands.command()(command)
 commands.command("generate")(generate_text)
 commands.command("eval")(evaluate)  # `eval` is Python's own

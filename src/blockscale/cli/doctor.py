@@ -12,6 +12,7 @@ from rich.table import Table
 
 from blockscale import ops
 from blockscale.cli.cache import summary
+from blockscale.cli.tuned import summary as summary_of_tuned
 from blockscale.formats import CATALOGUE
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
@@ -40,6 +41,7 @@ def doctor() -> None:
     console.print(f"{'CUDA driver':13s} {_driver()}", highlight=False)
     console.print(f"{'CUDA kernels':13s} {_cached()}", highlight=False)
     console.print(f"{'native CPU':13s} {_native()}", highlight=False)
+    console.print(f"{'tuned':13s} {summary_of_tuned()}", highlight=False)
     for device in devices():
         console.print()
         console.print(_kernels(device))

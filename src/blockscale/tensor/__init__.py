@@ -9,6 +9,7 @@ from blockscale.tensor.verbs import (
     grouped_matmul,
     linear,
     matmul,
+    tune,
 )
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "linear",
     "matmul",
     "quantize",
+    "tune",
 ]

@@ -143,6 +143,42 @@ def explain(
 
     With `up` it explains `gated_matmul`, with `group_sizes` the grouped verbs.
     """
+    call = _described(x, w, up, group_sizes, activation, x_format, out_dtype)
+    return ops.explain(call.problem(), call.x.device)
+
+
+def tune(
+    x: Tensor | QTensor,
+    w: QTensor,
+    up: QTensor | None = None,
+    *,
+    group_sizes: Tensor | None = None,
+    activation: str | Activation = "silu",
+    x_format: Format | str | None = None,
+    out_dtype: torch.dtype | None = None,
+    store: bool = True,
+) -> ops.Tuning:
+    """Time every way to multiply x and w on this device, and keep the result: calls like it take
+    the fastest from then on, in this process and in later ones.
+
+    Takes what `explain` takes. Shapes, formats and dtypes count, values do not: it is measured on
+    random operands, with rows spread over experts at random. A result serves the same number of
+    rows only, with and without a bias. With `store=False` nothing is kept, and nothing changes.
+    """
+    call = _described(x, w, up, group_sizes, activation, x_format, out_dtype)
+    return ops.tune(call.problem(), call.x.device, store=store)
+
+
+def _described(
+    x: Tensor | QTensor,
+    w: QTensor,
+    up: QTensor | None,
+    group_sizes: Tensor | None,
+    activation: str | Activation,
+    x_format: Format | str | None,
+    out_dtype: torch.dtype | None,
+) -> ops.MatmulCall:
+    """The call that `explain` and `tune` are asked about, checked."""
     call = _call(
         x,
         [w] if up is None else [w, up],
@@ -153,7 +189,7 @@ def explain(
         out_dtype=out_dtype,
     )
     call.validate()
-    return ops.explain(call.problem(), call.x.device)
+    return call
 
 
 def _run(
