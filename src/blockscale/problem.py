@@ -28,7 +28,7 @@ def parse_kind(text: str) -> Kind:
     return Kind(parse_spec(spec), layout(place))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
     """One call. Formats are strings, so that a Problem is hashable, printable and storable.
 
@@ -57,13 +57,20 @@ class Problem:
     out: str
     target: str
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self._facts == other._facts
+
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
+    def _facts(self) -> tuple[object, ...]:
+        """Collected once, and hashed once: a Problem is looked up at every call."""
+        return tuple(getattr(self, each.name) for each in fields(self))
+
+    @cached_property
     def _hash(self) -> int:
-        """Computed once: a Problem is looked up at every call."""
-        return hash(tuple(getattr(self, each.name) for each in fields(self)))
+        return hash(self._facts)
 
     @property
     def x_kind(self) -> Kind:

@@ -50,7 +50,7 @@ def _while_tracing(method: _Method) -> _Method:
 
 
 class _Made(NamedTuple):
-    parts: tuple[Any, ...]  # what it was made from
+    meaning: _Meaning  # what it was made from, with the buffers
     q: QTensor
     ready: bool  # in the layout of its device's kernels
 
@@ -97,9 +97,9 @@ class PackedModule(nn.Module):
         """The same object while its parts are: a tensor keeps what calls find out about it."""
         made = self._still_made(name)
         if made is None:
-            parts, q = self._parts(name), self._make(name)
+            meaning, q = self._meanings[name], self._make(name)
             ready = q.layout == ops.prepared_layout(q.format, target_of(q.device))
-            made = _Made(parts, q, ready)
+            made = _Made(meaning, q, ready)
             self._made = {**self._made, name: made}  # a new dict, as in `_hold`
         return made
 
@@ -107,11 +107,16 @@ class PackedModule(nn.Module):
         made = self._made.get(name)
         if made is None:
             return None
-        same = all(a is b for a, b in zip(made.parts, self._parts(name), strict=True))
+        q, buffers = made.q, self._buffers
+        codes, scale, tensor_scale, codebook = _BUFFERS[name]
+        same = (
+            made.meaning is self._meanings[name]
+            and q.codes is buffers.get(codes)
+            and q.scale is buffers.get(scale)
+            and q.tensor_scale is buffers.get(tensor_scale)
+            and q.codebook is buffers.get(codebook)
+        )
         return made if same else None
-
-    def _parts(self, name: str) -> tuple[Any, ...]:
-        return (self._meanings[name], *(self._buffers.get(each) for each in _BUFFERS[name]))
 
     def _make(self, name: str) -> QTensor:
         format, shape, layout = self._meanings[name]
@@ -126,10 +131,14 @@ class PackedModule(nn.Module):
         if torch.compiler.is_compiling():
             self._prepare_to_compile()
             return [self._held(name) for name in names]
-        made = [self._still_made(name) for name in names]
-        if not all(each is not None and each.ready for each in made):
-            self.prepare()  # one thread at a time: another may be between two buffers
-        return [self._held(name) for name in names]
+        ready = []
+        for name in names:
+            made = self._still_made(name)
+            if made is None or not made.ready:
+                self.prepare()  # one thread at a time: another may be between two buffers
+                return [self._held(name) for name in names]
+            ready.append(made.q)
+        return ready
 
     @_while_tracing  # which asks torch itself: traced, torch 2.11 answers that it always exports
     def _prepare_to_compile(self) -> None:

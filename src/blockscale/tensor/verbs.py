@@ -276,19 +276,24 @@ def _plan_key(
     out_dtype: torch.dtype | None,
 ) -> Hashable | None:
     """What calls on the same weights must agree in to share a plan; None for those without."""
-    others = [each for each in (*biases, group_sizes) if each is not None]
-    named = activation is None or isinstance(activation, (str, Activation))
-    sound = named and all(isinstance(each, Tensor) for each in others)
-    if not sound or weights[0].__class__ is not QTensor:
+    if weights[0].__class__ is not QTensor or (
+        activation is not None and not isinstance(activation, (str, Activation))
+    ):
         return None  # an error, which is somebody else's to raise
+    for each in (*biases, group_sizes):
+        if each is not None and not isinstance(each, Tensor):
+            return None  # likewise
     if group_sizes is not None and _sizes_are_read(x):
         return None
+    up = None if len(weights) == 1 else (id(weights[1]), _facts(biases[1]))
     return (
         *(x.shape, x.dtype, x.device, out_dtype, activation, is_deterministic()),
-        *(None if each is None else (each.shape, each.dtype, each.device) for each in biases),
-        None if group_sizes is None else (group_sizes.shape, group_sizes.dtype, group_sizes.device),
-        *map(id, weights[1:]),
+        *(_facts(biases[0]), up, _facts(group_sizes)),
     )
+
+
+def _facts(tensor: Tensor | None) -> tuple[Any, ...] | None:
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
 
 
 def _sizes_are_read(x: Tensor) -> bool:
