@@ -135,5 +135,6 @@ def dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
+@lru_cache(maxsize=64)
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
