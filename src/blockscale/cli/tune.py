@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from blockscale import ops
 from blockscale.checkpoint import Checkpoint
@@ -109,12 +109,10 @@ def _tune_all(
     verbose: bool,
 ) -> None:
     found = []
-    with _progress(len(problems)) as (begin, progress):
-        for problem in problems:
-            begin()
+    for number, problem in enumerate(problems, 1):
+        with _progress(f"product {number} of {len(problems)}") as progress:
             found.append(ops.tune(problem, device, jobs=jobs, progress=progress))
-            told = str(found[-1]) if verbose else _line(found[-1])
-            console.print(told, markup=False)
+        console.print(str(found[-1]) if verbose else _line(found[-1]), markup=False)
     wins = sum(each.wins for each in found)
     console.print(f"{len(found)} products on {found[0].device}: {wins} run faster", markup=False)
     for path in dict.fromkeys(str(each.path) for each in found if each.path is not None):
@@ -130,21 +128,13 @@ def _line(found: ops.Tuning) -> str:
 
 
 @contextmanager
-def _progress(
-    total: int,
-) -> Iterator[tuple[Callable[[], object], Callable[[str, int, int], object]]]:
-    """Bars on standard error: what to call when a problem begins, and while it is worked on."""
-    columns = (
-        TextColumn("{task.description:>10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+def _progress(product: str) -> Iterator[Callable[[str, int, int], object]]:
+    """A bar on standard error, gone before anything is printed: what to call meanwhile."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        products = bar.add_task("products", total=total, completed=-1)
-        inside = bar.add_task("", total=1)
+        task = bar.add_task(product, total=None)
 
         def report(doing: str, done: int, whole: int) -> None:
-            bar.update(inside, description=doing, completed=done, total=whole)
+            bar.update(task, description=f"{product}, {doing}", completed=done, total=whole)
 
-        yield lambda: bar.advance(products), report
+        yield report

@@ -46,11 +46,12 @@ def other_rows(problem: Problem) -> list[int]:
     if machine is None:
         return []
     sources, rest = source_hash(problem.target), facts(problem) | {"m": 0}
-    return sorted(
-        result.problem["m"]
+    alike = (
+        result.problem.get("m")
         for (where, source, _), result in tuned.results().items()
         if (where, source) == (machine, sources) and result.problem | {"m": 0} == rest
     )
+    return sorted(m for m in alike if isinstance(m, int))
 
 
 def as_candidate(problem: Problem, measured: tuned.Measured) -> Candidate | str:

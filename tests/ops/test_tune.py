@@ -1,0 +1,404 @@
+"""Tuning with invented kernels and an invented clock: what is tried, kept, chosen and told."""
+
+import json
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale import ops
+from blockscale.kernels import KERNELS
+from blockscale.ops.tuning import contest, sources, stored
+from blockscale.ops.tuning import tune as tuning
+from blockscale.runtime import identity, tuned
+from ops.tuning_fakes import Clock, Config, Fake, problem
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("BLOCKSCALE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("BLOCKSCALE_TUNED")
+    monkeypatch.setattr(contest, "ring_bytes", lambda device: 4096)
+    forget()
+    yield tmp_path / "cache" / "tuned"
+    forget()
+
+
+def forget():
+    """As a new process would."""
+    tuned.forget()
+    ops.choose.cache_clear()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def install(monkeypatch):
+    def put(*kernels, verb="matmul"):
+        monkeypatch.setitem(KERNELS, verb, (*kernels, KERNELS[verb][-1]))
+        ops.choose.cache_clear()
+
+    return put
+
+
+def tune(clock, wanted=None, **options):
+    return ops.tune(wanted or problem(), CPU, clock=clock, **options)
+
+
+def chosen(**changes):
+    return ops.choose(problem(**changes))
+
+
+def test_the_fastest_config_runs_from_then_on(clock, install):
+    fake = Fake(clock, 4, 8, 2)
+    install(fake)
+    assert chosen() == (fake, Config(4), "by rule")
+    found = tune(clock)
+    assert found.gain == pytest.approx(2.0)
+    assert found.best.candidate.config == Config(8)
+    for _ in range(2):
+        assert chosen()[:2] == (fake, Config(8))
+        assert chosen().reason == (
+            f"tuned on {json.loads(found.path.read_text())['results'][0]['date']}: "
+            "2.00x the speed of the rule's choice, fake with speed 4"
+        )
+        forget()
+
+
+def test_the_same_file_gives_the_same_choice(clock, install):
+    install(Fake(clock, 4, 8))
+    tune(clock)
+    first = chosen()
+    forget()
+    assert chosen() == first
+
+
+def test_every_kernel_that_takes_it_is_tried_but_the_definition(clock, install):
+    slow, refusing, quick = (
+        Fake(clock, *speeds, name=name)
+        for name, *speeds in [("slow", 1, 2), ("refusing", 9), ("quick", 3)]
+    )
+    refusing.refusal = "not here"
+    install(slow, refusing, quick)
+    found = tune(clock)
+    assert [str(trial.candidate) for trial in found.trials] == [
+        "slow with speed 1",
+        "slow with speed 2",
+        "quick with speed 3",
+    ]
+    assert chosen()[:2] == (quick, Config(3))
+    assert not refusing.launched
+
+
+def test_a_kernel_may_offer_more_to_be_measured(clock, install):
+    fake = Fake(clock, 4, more=(4, 16))
+    install(fake)
+    assert [trial.candidate.config.speed for trial in tune(clock).trials] == [4, 16]
+    assert chosen().config == Config(16)
+
+
+def test_a_wrong_result_is_left_out_and_never_timed(clock, install):
+    fake = Fake(clock, 4, 8, 16, wrong=(16,))
+    install(fake)
+    found = tune(clock)
+    assert found.best.candidate.config == Config(8)
+    wrong = found.trials[2]
+    assert wrong.seconds is None
+    assert "1 of 96 values are wrong: at [1, 47]" in wrong.left_out
+    assert fake.launched.count(16) == 1
+    assert "left out   fake with speed 16" in str(found)
+
+
+def test_one_that_fails_is_left_out_with_its_words(clock, install):
+    install(Fake(clock, 4, 8, 16, error={16: RuntimeError("too many registers\nand more")}))
+    found = tune(clock)
+    assert found.trials[2].left_out == "RuntimeError: too many registers"
+    assert chosen().config == Config(8)
+
+
+def test_the_rules_choice_must_work(clock, install):
+    install(Fake(clock, 4, 8, error={4: RuntimeError("broken")}))
+    with pytest.raises(RuntimeError, match="broken"):
+        tune(clock)
+    assert not tuned.results()
+
+
+def test_gains_below_two_percent_keep_the_rules_choice(clock, install):
+    install(Fake(clock, 100, 101))
+    found = tune(clock)
+    assert found.gain == pytest.approx(1.01)
+    assert not found.wins
+    assert "of 2 ways none is 2% faster" in str(found)
+    assert chosen().config == Config(100)
+    assert "nothing was 2% faster" in chosen().reason
+    assert chosen().reason.startswith("by rule; tuned on ")
+
+
+def test_one_way_to_do_it_needs_no_search(clock, install, folder):
+    install(Fake(clock, 4))
+    found = tune(clock)
+    assert "fake with speed 4: there is no other way" in str(found)
+    assert not clock.rings
+    assert found.gain == 1.0
+    assert found.path is None
+    assert not list(folder.glob("*.json"))
+
+
+def test_nothing_is_kept_where_nobody_asked_for_it(clock, install, folder):
+    install(Fake(clock, 4, 8))
+    assert tune(clock, store=False).path is None
+    assert not folder.exists()
+    assert chosen().config == Config(4)
+
+
+def test_it_is_told_before_anything_is_measured_that_nothing_can_be_kept(
+    clock, install, tmp_path, monkeypatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BLOCKSCALE_CACHE", str(tmp_path / "file"))
+    fake = Fake(clock, 4, 8)
+    install(fake)
+    with pytest.raises(RuntimeError, match="cannot keep its results"):
+        tune(clock)
+    assert not fake.launched
+
+
+def test_an_environment_variable_turns_it_off(clock, install, monkeypatch):
+    install(Fake(clock, 4, 8))
+    tune(clock)
+    monkeypatch.setenv("BLOCKSCALE_TUNED", "0")
+    forget()
+    assert chosen().config == Config(4)
+    assert chosen().reason == "by rule: BLOCKSCALE_TUNED=0 turns stored results off"
+
+
+def test_changed_sources_are_not_what_was_measured(clock, install, monkeypatch):
+    install(Fake(clock, 4, 8))
+    tune(clock)
+    monkeypatch.setattr(stored, "source_hash", lambda target: "changed")
+    ops.choose.cache_clear()
+    assert chosen() == (KERNELS["matmul"][0], Config(4), "by rule")
+
+
+def test_another_machine_is_not_where_it_was_measured(clock, install, monkeypatch):
+    install(Fake(clock, 4, 8))
+    tune(clock)
+    monkeypatch.setattr(identity, "describe_device", lambda device: "another CPU")
+    ops.choose.cache_clear()
+    assert chosen().reason == "by rule"
+
+
+def test_a_config_that_is_no_longer_legal_is_told(clock, install):
+    fake = Fake(clock, 4, 8)
+    install(fake)
+    tune(clock)
+    fake.listed = [Config(4), Config(9)]
+    ops.choose.cache_clear()
+    with pytest.warns(RuntimeWarning, match=r"not used: fake offers no config \{'speed': 8\}"):
+        assert chosen().config == Config(4)
+    assert "by rule; tuned on " in chosen().reason
+    assert "offers no config" in chosen().reason
+
+
+def test_a_kernel_that_refuses_now_is_told(clock, install):
+    first, second = Fake(clock, 4), Fake(clock, 8, name="second")
+    install(first, second)
+    tune(clock)
+    second.refusal = "it is off"
+    ops.choose.cache_clear()
+    with pytest.warns(RuntimeWarning, match="not used: second refuses: it is off"):
+        assert chosen().kernel is first
+    install(first)
+    with pytest.warns(RuntimeWarning, match="there is no kernel second"):
+        assert chosen().kernel is first
+
+
+def test_a_result_serves_its_own_problem_alone(clock, install):
+    install(Fake(clock, 4, 8))
+    tune(clock)
+    for other in ({"m": 3}, {"n": 64}, {"out": "float32"}, {"deterministic": True}):
+        assert chosen(**other).config == Config(4), other
+    assert chosen(bias=True).config == Config(8)
+
+
+def test_experts_are_met_at_random(clock, install, monkeypatch):
+    monkeypatch.setattr(contest, "ring_bytes", lambda device: 100_000)
+    fake = Fake(clock, 4, 8)
+    install(fake, verb="grouped_gated_matmul")
+    ragged = problem(
+        verb="grouped_gated_matmul", m=5, groups=64, ragged=True, gated=True, activation="silu"
+    )
+    assert tune(clock, ragged).wins
+    sizes = [tuple(each.tolist()) for _, each in fake.met]
+    assert {sum(each) for each in sizes} == {5}
+    assert len(set(sizes)) == 6  # five experts at most of 64, and 100 kB is six times theirs
+    assert len({address for address, _ in fake.met}) == 1  # in one copy of all
+
+
+def test_weights_go_round_a_ring_that_no_cache_holds(clock, install, monkeypatch):
+    monkeypatch.setattr(contest, "ring_bytes", lambda device: 20_000)
+    fake = Fake(clock, 4, 8)
+    install(fake)
+    tune(clock)
+    copies = -(-20_000 // (48 * 64 * 9 // 16))
+    assert [len(calls) for calls in clock.rings] == [copies, copies]
+    assert len({address for address, _ in fake.met}) == copies
+
+
+@pytest.mark.parametrize("x", ["e4m3/32:e8m0@bits/rows", "int8/32:f32@bits/rows", "float16"])
+def test_x_of_every_kind(clock, install, x):
+    install(Fake(clock, 4, 8))
+    assert tune(clock, problem(x=x, w="codebook4/32:e4m4:pow2@planes/rows")).wins
+
+
+def test_progress_is_told(clock, install):
+    install(Fake(clock, 4, 8))
+    told = []
+    tune(clock, progress=lambda *facts: told.append(facts))
+    assert ("warming up", 2, 2) in told
+    assert told[-1] == ("timing", 27, 27)
+
+
+def test_what_cannot_be_tuned_is_told(clock, install):
+    for wrong, said in [
+        ({"verb": "quantize"}, "quantize has one config"),
+        ({"target": "sm_90"}, "cannot be measured on cpu"),
+        ({"m": 0}, "there is nothing to compute"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            tune(clock, problem(**wrong))
+
+
+def test_unlike_gpus_of_one_target_are_told_apart_by_nobody(clock, install, monkeypatch):
+    names = ["NVIDIA H100", "NVIDIA H200"]
+    monkeypatch.setattr(stored, "device_names", lambda target: names)
+    assert stored.machine_of("sm_90") is None
+    monkeypatch.setattr(tuning, "device_names", lambda target: names)
+    with pytest.raises(RuntimeError, match="H100 and NVIDIA H200 are all cpu"):
+        tune(clock)
+
+
+def test_no_tuning_while_a_graph_is_captured(monkeypatch):
+    monkeypatch.setattr(tuning, "target_of", lambda device: "sm_90")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="a CUDA graph is being captured"):
+        ops.tune(problem(target="sm_90"), torch.device("cuda", 0))
+
+
+def test_what_a_graph_cannot_hold_does_not_take_the_place_of_what_it_can(clock, install):
+    holds, does_not = Fake(clock, 4, 5), Fake(clock, 9, name="reads_back")
+    does_not.is_capturable = lambda problem: False
+    install(holds, does_not)
+    on_gpu = contest.Contest(problem(), torch.device("cuda", 0), lambda *facts: None, clock)
+    on_gpu.leave_out_what_no_graph_holds()
+    (left,) = [trial for trial in on_gpu._trials({}) if trial.left_out]
+    assert left.candidate.kernel is does_not
+    assert left.left_out == "a CUDA graph cannot hold it, and can hold the rule's choice"
+    assert len(tune(clock).trials) == 3  # a CPU has no graphs
+    assert chosen().kernel is does_not
+
+
+def test_explain_tells(clock, install):
+    first, second = Fake(clock, 4), Fake(clock, 8, name="second")
+    install(first, second)
+    w, x = bs.quantize(torch.randn(48, 64), bs.NVFP4), torch.randn(2, 64).bfloat16()
+    assert "chosen   by rule\n" in str(bs.explain(x, w))
+    tune(clock)
+    told = bs.explain(x, w)
+    assert told.kernel == "second"
+    assert "runs     second with speed 8" in str(told)
+    assert "chosen   tuned on " in str(told)
+    assert "could    fake: takes it too, but was slower when this was tuned" in str(told)
+    assert "could    reference: takes it too, but comes later" in str(told)
+    assert "chosen   by rule; tuned for m = 2\n" in str(bs.explain(x[:1], w))
+
+
+def test_plans_are_made_anew(clock, install):
+    fake = Fake(clock, 4, 8)
+    install(fake)
+    w, x = bs.quantize(torch.randn(48, 64), bs.NVFP4), torch.randn(2, 64).bfloat16()
+    bs.matmul(x, w)
+    tune(clock)
+    fake.launched.clear()
+    bs.matmul(x, w)
+    assert fake.launched == [8]
+
+
+def test_the_verb_takes_what_explain_takes(clock, install, monkeypatch):
+    asked = []
+    monkeypatch.setattr(ops, "tune", lambda *args, **options: asked.append((*args, options)))
+    gate, up = (bs.quantize(torch.randn(3, 16, 64), bs.MXFP4) for _ in range(2))
+    x, sizes = torch.randn(7, 64), torch.tensor([1, 2, 4])
+    bs.tune(x, gate, up, group_sizes=sizes, activation="gelu", store=False)
+    bs.tune(x, gate[0], x_format=bs.MXFP8, out_dtype=torch.float16)
+    assert asked == [
+        (bs.explain(x, gate, up, group_sizes=sizes, activation="gelu").problem, CPU,
+         {"store": False}),
+        (bs.explain(x, gate[0], x_format=bs.MXFP8, out_dtype=torch.float16).problem, CPU,
+         {"store": True}),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="k=32"):
+        bs.tune(torch.randn(7, 32), gate[0])
+
+
+def test_warming_up_compiles_what_was_tuned(clock, install):
+    fake = Fake(clock, 4, 8)
+    fake.builds = lambda problem, config=None: [config]
+    install(fake)
+    assert ops.builds(problem()) == [None]
+    fake.builds = lambda problem, config=None: []
+    tune(clock)
+    fake.builds = lambda problem, config=None: [config]
+    assert ops.builds(problem()) == [Config(8)]
+
+
+def test_the_hash_is_of_every_source(tmp_path, monkeypatch):
+    sources.source_hash.cache_clear()
+    first = {target: sources.source_hash(target) for target in ("cpu", "sm_90")}
+    assert len(set(first.values())) == 2
+    for name in ("a.cu", "b.cuh"):
+        (tmp_path / name).write_text("1")
+    monkeypatch.setattr(sources, "FOLDER", tmp_path)
+    sources.source_hash.cache_clear()
+    second = sources.source_hash("sm_90")
+    (tmp_path / "b.cuh").write_text("2")
+    sources.source_hash.cache_clear()
+    assert len({first["sm_90"], second, sources.source_hash("sm_90")}) == 3
+    assert sources.source_hash("cpu") == first["cpu"]
+    sources.source_hash.cache_clear()
+
+
+def test_what_is_kept_says_with_what_it_was_measured(clock, install):
+    install(Fake(clock, 4, 8))
+    tune(clock)
+    (kept,) = tuned.results().values()
+    assert kept.versions["torch"] == torch.__version__
+    assert kept.problem == {
+        "verb": "matmul", "m": 2, "n": 48, "k": 64,
+        "x": "bfloat16", "w": "e2m1/16:ue4m3:amax@bits/rows", "out": "bfloat16",
+    }  # fmt: skip
+    assert (kept.rule.microseconds, kept.best.microseconds) == (25.0, 12.5)
+
+
+def test_candidates_that_do_not_compile_are_left_out(clock, install, monkeypatch):
+    fake = Fake(clock, 4, 8, 16)
+    fake.builds = lambda problem, config=None: [config or Config(4)]
+    install(fake)
+
+    def compile_all(missing, target, jobs):
+        for each in missing:
+            yield each, RuntimeError("does not compile") if each == Config(16) else None
+
+    monkeypatch.setattr(contest, "open_cache", lambda: True)
+    monkeypatch.setattr(contest, "is_cached", lambda build, target: build == Config(8))
+    monkeypatch.setattr(contest, "compile_all", compile_all)
+    told = []
+    found = tune(clock, progress=lambda *facts: told.append(facts))
+    assert ("compiling", 2, 2) in told  # one was there before
+    assert found.trials[2].left_out == "RuntimeError: does not compile"
+    assert found.best.candidate.config == Config(8)

@@ -1,0 +1,88 @@
+"""What tuning times is right: the tolerance passes every kernel that is, and none that is not."""
+
+import pytest
+import torch
+
+from blockscale.kernels.matmul import cpu, reference
+from blockscale.ops.tuning.agreement import disagreement, tolerance
+from blockscale.ops.tuning.operands import make_operands
+from blockscale.runtime import load_native
+from ops.tuning_fakes import problem
+
+CPU = torch.device("cpu")
+needs_native = pytest.mark.skipif(isinstance(load_native(), str), reason=str(load_native()))
+
+PRODUCTS = [
+    {"m": 5, "n": 40, "k": 256},
+    {"m": 3, "n": 40, "k": 256, "groups": 2},
+    {"verb": "gated_matmul", "gated": True, "activation": "swiglu_oai", "k": 512},
+    {
+        "verb": "grouped_gated_matmul", "m": 9, "groups": 4, "ragged": True,
+        "gated": True, "activation": "gelu",
+    },
+    {"x": "float32", "out": "float32", "k": 1024},
+    {"x": "float16", "out": "float16"},
+    {"x": "int8/32:f32@bits/rows"},
+    {"x": "e4m3/32:e8m0@bits/rows", "out": "float32"},
+]  # fmt: skip
+WEIGHTS = ["e2m1/16:ue4m3:amax@bits/rows", "codebook4/32:e4m4:pow2@planes/rows"]
+
+
+def result(kernel, config, wanted, operands):
+    entry = operands.ring[0]
+    out = torch.full((wanted.rows, wanted.n), float("nan"), dtype=wanted.out_dtype)
+    biases = (None,) * len(entry.weights)
+    kernel.launch(wanted, config, operands.rows, entry.weights, biases, entry.group_sizes, out)
+    return out
+
+
+@pytest.fixture(params=range(len(PRODUCTS)))
+def wanted(request):
+    return PRODUCTS[request.param]
+
+
+@pytest.mark.parametrize("w", WEIGHTS)
+def test_operands_are_the_same_each_time(wanted, w):
+    wanted = problem(w=w, **wanted)
+    first, second = (make_operands(wanted, CPU, 1) for _ in range(2))
+    config = reference.configs(wanted)[0]
+    expected = result(reference, config, wanted, first)
+    assert torch.equal(result(reference, config, wanted, second), expected)
+    assert expected.isfinite().all()
+
+
+@needs_native
+@pytest.mark.parametrize("w", WEIGHTS)
+def test_every_kernel_agrees_with_the_definition(wanted, w):
+    wanted = problem(w=w, **wanted)
+    operands = make_operands(wanted, CPU, 1)
+    expected = result(reference, reference.configs(wanted)[0], wanted, operands)
+    allowed = tolerance(wanted, operands)
+    for config in cpu.configs(wanted):
+        ours = result(cpu, config, wanted, operands)
+        assert disagreement(wanted, ours, expected, allowed) is None, config
+
+
+@pytest.mark.parametrize("w", WEIGHTS)
+def test_a_product_that_forgets_a_part_of_k_does_not_agree(wanted, w):
+    wanted = problem(w=w, **wanted)
+    operands = make_operands(wanted, CPU, 1)
+    config = reference.configs(wanted)[0]
+    expected = result(reference, config, wanted, operands)
+    allowed = tolerance(wanted, operands)
+    x = operands.x.tensors[0]
+    x[:, -x.shape[1] // 8 :] = 0
+    short = result(reference, config, wanted, operands)
+    said = disagreement(wanted, short, expected, allowed)
+    assert said is not None
+    assert "values are wrong" in said
+
+
+def test_what_was_not_written_does_not_agree():
+    wanted = problem()
+    operands = make_operands(wanted, CPU, 1)
+    expected = result(reference, reference.configs(wanted)[0], wanted, operands)
+    holed = expected.clone()
+    holed[1, 3] = float("nan")
+    said = disagreement(wanted, holed, expected, tolerance(wanted, operands))
+    assert said.startswith("1 of 96 values are wrong: at [1, 3] nan where the rule's choice has")
