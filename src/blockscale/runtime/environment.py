@@ -8,7 +8,8 @@ from pathlib import Path
 VARIABLES = {
     "BLOCKSCALE_CACHE": "folder for compiled CUDA kernels and, in tuned, for what tuning has "
     "found; by default blockscale/cubins and blockscale/tuned in XDG_CACHE_HOME or ~/.cache",
-    "BLOCKSCALE_CACHE_MB": "how large the compiled kernels may become, 512 by default; 0: none",
+    "BLOCKSCALE_CACHE_MB": "how large all compiled kernels may become, 512 by default; 0 keeps "
+    "none",
     "BLOCKSCALE_CHECK": "1: read group sizes and given tensor scales back from the GPU and raise "
     "on bad ones, which synchronises; by default sizes are clipped on the device",
     "BLOCKSCALE_CUDA": "0: do without the CUDA kernels",
