@@ -176,6 +176,7 @@ class ChunkScales {
   ALWAYS_INLINE f32x16 next() {
     if (blocks_-- <= 0) return f32x16{};  // the padding of a chunk that k does not fill
     const f32x16 scale = scale_vector(format_, at_);
+    prefetch_scales(at_);
     at_ += lanes::ROWS * format_.scale_bytes;
     return scale;
   }

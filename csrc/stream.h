@@ -17,6 +17,7 @@ struct Sums {
   f32x16 partial[CHAINS][M], total[M];
 
   ALWAYS_INLINE void add(f32x16 even, f32x16 odd, const float* x) {
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       partial[0][m] += even * x[m];
       partial[CHAINS - 1][m] += odd * x[M + m];
@@ -25,9 +26,11 @@ struct Sums {
 
   // The scale of a block is applied to its sum, not to its weights.
   ALWAYS_INLINE void apply(f32x16 scale) {
+#pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       if (CHAINS == 2) partial[0][m] += partial[1][m];
       total[m] += partial[0][m] * scale;
+#pragma GCC unroll 8
       for (int c = 0; c < CHAINS; ++c) partial[c][m] = f32x16{};
     }
   }
@@ -57,6 +60,7 @@ void stream_tile(const Decoder& decode, const Format& format, const uint8_t* cod
       sums.apply(scales.first);
     }
   }
+#pragma GCC unroll 8
   for (int m = 0; m < M; ++m) store(totals + m * lanes::ROWS, sums.total[m]);
 }
 

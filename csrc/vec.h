@@ -96,6 +96,9 @@ ALWAYS_INLINE void prefetch(const uint8_t* codes) {
   for (int i = 0; i < VECTORS; ++i) __builtin_prefetch(codes + 4096 + 64 * i);
 }
 
+// Scales are a stream of their own, of an eighth of the bytes: that is as far ahead in time.
+ALWAYS_INLINE void prefetch_scales(const uint8_t* scales) { __builtin_prefetch(scales + 512); }
+
 // Whether any lane of the result of a comparison is set.
 ALWAYS_INLINE bool any(const i32x16& mask) {
 #if defined(__AVX512F__)
@@ -234,15 +237,18 @@ ALWAYS_INLINE void store_low_words(uint16_t* to, const u32x16& words) {
 #endif
 }
 
-// Sixteen values of a table in memory: for rare cases, so kept out of the loops that have them.
-__attribute__((noinline)) static f32x16 lookup(const float* table, u32x16 index) {
+// Sixteen values of a table in memory: for rare cases. Where it is one instruction it stands in the
+// loops that have them, since a call would keep their sums in memory; else it is kept out of them.
 #if defined(__AVX512F__)
+ALWAYS_INLINE f32x16 lookup(const float* table, u32x16 index) {
   return (f32x16)_mm512_i32gather_ps((__m512i)index, table, 4);
+}
 #else
+__attribute__((noinline)) static f32x16 lookup(const float* table, u32x16 index) {
   float values[16];
   for (int i = 0; i < 16; ++i) values[i] = table[index[i]];
   return load<f32x16>(values);
-#endif
 }
+#endif
 
 }  // namespace blockscale::ISA_NAMESPACE
