@@ -8,7 +8,7 @@
 
 namespace blockscale {
 
-constexpr int ABI_VERSION = 5;
+constexpr int ABI_VERSION = 6;
 
 // Instruction sets, each including the ones before it on x86.
 enum Isa : int32_t { SCALAR = 0, AVX2 = 1, AVX512 = 2, AMX = 3 };
@@ -52,7 +52,8 @@ struct Matmul {
   Weight up;
   int64_t groups, n, k;
   const int64_t* row_begin;  // [groups + 1]: rows of x that belong to each group
-  const void* x;             // [rows, k] in x_dtype, row-major with stride x_stride
+  const void* x;             // [rows, k] in x_dtype, row-major with stride x_stride; bs_int8 rounds
+                             // numbers to int8 in blocks of INT8_BLOCK itself
   int64_t x_stride;
   int32_t x_dtype;
   const float* x_scale;      // [rows]: tensor scales of x, or null

@@ -5,6 +5,8 @@
 #include <cstdint>
 
 #include "abi.h"
+#include "kernels.h"
+#include "passes.h"
 
 namespace blockscale {
 
@@ -13,12 +15,28 @@ constexpr int SMALLEST_BLOCK = 8, LARGEST_BLOCK = 4096, SEGMENT = 1024;
 // Numbers of a row that are worked on together; whole blocks.
 constexpr int64_t segment_length(int block) { return block > SEGMENT ? block : SEGMENT; }
 
+constexpr int INT8_COLUMNS = 1024;  // of int8 x that are rounded together; whole chunks
+
+// x of a product in int8, arranged for it (int8_rows.h).
+struct Int8Arrangement {
+  const Matmul& call;
+  const Pass* passes;
+  int64_t pass_count;
+  int offset;  // how much higher the kernel's bytes of weights are than the integers they stand for
+  Int8Rows to;
+  int32_t threads;
+};
+
+void arrange_int8(const Int8Arrangement& work);
+
 #define BLOCKSCALE_EXACT(isa)                                                                      \
   namespace isa {                                                                                  \
   void quantize(const Quantize& call, int64_t begin, int64_t end); /* segments of all rows */      \
   void dequantize(const Dequantize& call, int64_t begin, int64_t end); /* rows, or tiles */        \
   void repack(const Repack& call, int64_t begin, int64_t end); /* tiles */                         \
   void amax(const Amax& call, int64_t begin, int64_t end); /* rows */                              \
+  /* units [pass][k / INT8_COLUMNS] */                                                             \
+  void arrange_int8(const Int8Arrangement& work, int64_t begin, int64_t end);                      \
   }
 
 BLOCKSCALE_EXACT(exact_scalar)

@@ -4,6 +4,7 @@
 
 #include "amax.h"
 #include "dequantize.h"
+#include "int8_rows.h"
 #include "quantize.h"
 #include "repack.h"
 
@@ -47,6 +48,15 @@ void repack(const Repack& call, int64_t begin, int64_t end) {
 
 void amax(const Amax& call, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) call.out[row] = row_amax(call, row);
+}
+
+void arrange_int8(const Int8Arrangement& work, int64_t begin, int64_t end) {
+  const int64_t in_row = (work.call.k + INT8_COLUMNS - 1) / INT8_COLUMNS;
+  for (int64_t i = begin; i < end; ++i) {
+    const Pass& pass = work.passes[i / in_row];
+    for (int place = 0; place < pass.rows; ++place)
+      arrange_row(work, pass, place, i % in_row * INT8_COLUMNS);
+  }
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

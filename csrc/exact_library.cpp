@@ -35,6 +35,12 @@ int share_out(const Call& call, void (*work)(const Call&, int64_t, int64_t), int
 
 }  // namespace
 
+void blockscale::arrange_int8(const Int8Arrangement& work) {
+  const int64_t in_row = (work.call.k + INT8_COLUMNS - 1) / INT8_COLUMNS;
+  const int most = work.pass_count ? work.passes[0].rows : 1;
+  share_out(work, PICK(arrange_int8, work.call.isa), work.pass_count * in_row, most * INT8_COLUMNS);
+}
+
 EXPORT int bs_quantize(const Quantize* call) {
   const int64_t length = segment_length(call->format.block);
   const int64_t units = call->groups * call->n * ((call->k + length - 1) / length);

@@ -6,15 +6,26 @@
 #pragma once
 #include "decode.h"
 #include "kernels.h"
+#include "passes.h"
 #include "tile.h"
 
 namespace blockscale::ISA_NAMESPACE {
 
 // lanes += four products of bytes. x86 wants one side unsigned: there the weights are stored 128
 // higher, and a sum starts at -128 times the sum of its x.
-inline i32x16 dot4(i32x16 sums, u32x16 weights, uint32_t x) {
+ALWAYS_INLINE i32x16 dot4(const i32x16& sums, const u32x16& weights, uint32_t x) {
 #if defined(__AVX512VNNI__)
   return (i32x16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(int(x)));
+#elif defined(__aarch64__)
+  const int8x16_t four = vreinterpretq_s8_u32(vdupq_n_u32(x));
+  return by_parts<int32_t>(
+      [four](auto sum, auto bytes) {
+        const auto w = (int8x16_t)bytes;
+        // Sums of two products fit: neither byte is -128.
+        const int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(four));
+        return vpadalq_s16((int32x4_t)sum, vpaddq_s16(low, vmull_high_s8(w, four)));
+      },
+      sums, weights);
 #else
   int8_t w[64], four[4];
   int32_t sum[16];
@@ -33,13 +44,20 @@ struct ByteTable {
   __m512i wide;
   explicit ByteTable(const uint8_t* bytes)
       : wide(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)bytes))) {}
-  u32x16 operator[](u32x16 codes) const {
+  ALWAYS_INLINE u32x16 operator[](const u32x16& codes) const {
     return (u32x16)_mm512_shuffle_epi8(wide, (__m512i)codes);
+  }
+#elif defined(__aarch64__)
+  uint8x16_t entries;
+  explicit ByteTable(const uint8_t* bytes) : entries(vld1q_u8(bytes)) {}
+  ALWAYS_INLINE u32x16 operator[](const u32x16& codes) const {
+    return by_parts<uint32_t>(
+        [this](auto part) { return vqtbl1q_u8(entries, (uint8x16_t)part); }, codes);
   }
 #else
   const uint8_t* bytes;
   explicit ByteTable(const uint8_t* bytes) : bytes(bytes) {}
-  u32x16 operator[](u32x16 codes) const {
+  u32x16 operator[](const u32x16& codes) const {
     uint8_t in[64];
     store(in, codes);
     for (uint8_t& byte : in) byte = bytes[byte];
@@ -48,68 +66,64 @@ struct ByteTable {
 #endif
 };
 
+// totals[M][16] of one tile and one pass. Loops over rows are unrolled early: GCC keeps the sums of
+// others in memory.
 template <int BITS, int M, int SEGMENT>
 void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t* codes,
-               const uint8_t* scales, const Int8Rows& x, int64_t row, int64_t k, float* totals) {
-  const ByteTable table(integers.bytes);
+               const uint8_t* scales, Int8Rows x, int64_t k, float* totals) {
   constexpr int WORDS = BITS * SEGMENT / lanes::CHUNK, STEPS = 8 / BITS;
+  const ByteTable table(integers.bytes);
   const uint32_t mask = ((1u << BITS) - 1) * 0x01010101u;
-  f32x16 total[M] = {};
-  const int64_t segments = k / SEGMENT;
-  const int64_t scale_every = format.block / SEGMENT;
-  f32x16 scale{};
-  for (int64_t s = 0; s < segments; ++s) {
-    if (s % scale_every == 0) {
-      scale = scale_vector(format, scales);
-      scales += lanes::ROWS * format.scale_bytes;
-    }
-    i32x16 sums[M];
-    for (int m = 0; m < M; ++m) sums[m] = splat(x.starts[(row + m) * x.segment_stride + s]);
-    for (int w = 0; w < WORDS; ++w, codes += 64) {
-      const u32x16 word = load<u32x16>(codes);
-      prefetch<1>(codes);
-      for (int step = 0; step < STEPS; ++step) {
-        const u32x16 weights = table[(word >> uint32_t(BITS * step)) & mask];
-        const int64_t at = s * (SEGMENT / 4) + w * STEPS + step;
-        for (int m = 0; m < M; ++m)
-          sums[m] = dot4(sums[m], weights, x.words[(row + m) * x.word_stride + at]);
+  const int64_t blocks = k / format.block, segments = SEGMENT == 16 ? 1 : format.block / SEGMENT;
+  f32x16 total[M];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) total[m] = f32x16{};
+  for (int64_t block = 0; block < blocks; ++block, scales += lanes::ROWS * format.scale_bytes) {
+    const f32x16 scale = scale_vector(format, scales);
+    prefetch_scales(scales);
+    for (int64_t s = 0; s < segments; ++s, x.starts += M, x.scales += M) {
+      i32x16 sums[M];
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) sums[m] = splat(x.starts[m]);
+      for (int w = 0; w < WORDS; ++w, codes += 64) {
+        const u32x16 word = load<u32x16>(codes);
+        prefetch<1>(codes);
+        for (int step = 0; step < STEPS; ++step, x.words += M) {
+          const u32x16 weights = table[(word >> uint32_t(BITS * step)) & mask];
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m) sums[m] = dot4(sums[m], weights, x.words[m]);
+        }
       }
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) total[m] += to_floats(sums[m]) * (scale * x.scales[m]);
     }
-    for (int m = 0; m < M; ++m)
-      total[m] += to_floats(sums[m]) *
-                  (scale * x.scales[(row + m) * x.segment_stride + s]);
   }
+#pragma GCC unroll 8
   for (int m = 0; m < M; ++m) store(totals + m * lanes::ROWS, total[m] * integers.unit);
 }
 
-// One tile of one group, up to M rows of x from `begin`.
-template <int BITS, int M, int SEGMENT>
-void int8_rows(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
-               int64_t tile, int64_t begin, int64_t end) {
-  const TileOf at(call, group, tile);
-  const bool gated = call.activation != NONE;
-  float totals[2][M * lanes::ROWS];
-  for (int w = 0; w < 1 + gated; ++w)
-    int8_tile<BITS, M, SEGMENT>(tables[w], call.format, at.codes(w), at.scales(w), x, begin, call.k,
-                                totals[w]);
-  at.finish(begin, end, M, totals[0], gated ? totals[1] : nullptr);
-}
-
+// One tile of one group, for every row of it.
 template <int BITS, int SEGMENT>
 void int8_group(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
                 int64_t tile) {
-  const int64_t end = call.row_begin[group + 1];
-  for (int64_t row = call.row_begin[group]; row < end; row += 4) {
-    if (end - row > 2)
-      int8_rows<BITS, 4, SEGMENT>(call, tables, x, group, tile, row, end);
-    else if (end - row == 2)
-      int8_rows<BITS, 2, SEGMENT>(call, tables, x, group, tile, row, end);
-    else
-      int8_rows<BITS, 1, SEGMENT>(call, tables, x, group, tile, row, end);
+  const TileOf at(call, group, tile);
+  const bool gated = call.activation != NONE;
+  const int64_t begin = call.row_begin[group], end = call.row_begin[group + 1];
+  float totals[2][MOST_ROWS * lanes::ROWS];
+  for (int64_t row = begin; row < end;) {
+    const int rows = pass_rows(end - row, MOST_ROWS);
+    const Int8Rows pass = rows_from(x, row - begin, call.k, SEGMENT);
+    with_rows(rows, [&](auto m) {
+      for (int w = 0; w < 1 + gated; ++w)
+        int8_tile<BITS, decltype(m)::value, SEGMENT>(tables[w], call.format, at.codes(w),
+                                                     at.scales(w), pass, call.k, totals[w]);
+    });
+    at.finish(row, end, rows, totals[0], gated ? totals[1] : nullptr);
+    row += rows;
   }
 }
 
-// tables: of gate and up.
+// x: the group's rows. tables: of gate and up.
 void int8(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
           int64_t tile) {
   if (call.format.block == 16) {

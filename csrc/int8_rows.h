@@ -1,91 +1,114 @@
-// Preparing int8 products: the weights' values as bytes, and x in the order that the kernel meets it.
+// x for int8.h: integers of eight bits, a scale for each block of 32, in the order of the kernel.
+//
+// Integers and scales are those of the format INT8, bit for bit as blockscale/numerics/quantize.py
+// defines them: a block's scale is its amax, and a number becomes one of 255 values i / 127.
 #pragma once
-#include <cmath>
-#include <cstring>
-#include <vector>
-
-#include "abi.h"
-#include "kernels.h"
+#include "exact.h"
 #include "lanes.h"
-#include "threads.h"
+#include "rows.h"
 
-namespace blockscale {
-
-// Exact for E2M1, whose values are halves; a codebook is rounded to multiples of its largest value
-// over 127. offset: what the kernel wants added to each.
-inline IntegerTable integer_table(const float* values, int bits, int offset) {
-  const int count = 1 << bits;
-  float largest = 0;
-  bool halves = true;
-  for (int i = 0; i < count; ++i) {
-    const float size = std::fabs(values[i]);
-    if (size > largest) largest = size;
-    halves = halves && 2 * size == std::floor(2 * size) && size < 64;
-  }
-  IntegerTable table;
-  table.unit = halves && largest > 1 ? 0.5f : (largest > 0 ? largest : 1.0f) / 127;
-  for (int i = 0; i < 16; ++i)
-    table.bytes[i] = uint8_t(int(std::nearbyint(values[i % count] / table.unit)) + offset);
-  return table;
-}
-
-// The column of a chunk that byte `byte` of a word holds once its codes are shifted down by `step`
-// codes: bytes 0 and 1 are of the low half, which has the even columns, bytes 2 and 3 of the high.
-constexpr int column_of(int bits, int word, int step, int byte) {
-  const int in_half = 8 / bits * (byte % 2) + step;
-  return 2 * (word * lanes::codes_per_half(bits) + in_half) + byte / 2;
-}
+namespace blockscale::ISA_NAMESPACE {
 
 // The integer of an int8 code, which is 128 higher; -127 has two codes.
 inline int8_t integer_of(uint8_t code) { return int8_t(code == 0 ? -127 : int(code) - 128); }
 
-class ArrangedRows {
- public:
-  // offset: how much higher the kernel's bytes of weights are than the integers they stand for.
-  ArrangedRows(const Matmul& call, int offset) {
-    const int segment = call.format.block == 16 ? 16 : 32;
-    const int64_t padded = call.row_begin[call.groups] + 3;  // rows come up to four at a time
-    view_.word_stride = call.k / 4;
-    view_.segment_stride = call.k / segment;
-    words_.resize(size_t(padded * view_.word_stride));
-    scales_.resize(size_t(padded * view_.segment_stride));
-    starts_.resize(size_t(padded * view_.segment_stride));
-    parallel_for(call.row_begin[call.groups], call.threads,
-                 [&](int64_t row) { arrange(call, row, segment, offset); });
-    view_.words = words_.data();
-    view_.scales = scales_.data();
-    view_.starts = starts_.data();
+// The nearest integer, ties to even, of a number that is far smaller.
+inline float nearest_integer(float x) {
+  const float no_fraction = 0x1.8p23f;  // a sum with it has no bits below one
+  return (x + no_fraction) - no_fraction;
+}
+
+// Which of the values i / 127, as float32 holds them, is nearest; the lower one of two.
+inline int8_t careful_integer(float quotient) {
+  const auto middle = [](int i) {
+    return (double(float(i / 127.0)) + double(float((i + 1) / 127.0))) / 2;
+  };
+  const int near = int(nearest_integer(quotient * 127));
+  return int8_t(near + (quotient > middle(near)) - (quotient <= middle(near - 1)));
+}
+
+// One block; its scale is the result.
+inline float round_block(const float* x, int8_t* to) {
+  uint32_t largest = 0;
+  for (int i = 0; i < INT8_BLOCK; ++i) {
+    const uint32_t bits = magnitude_bits(x[i]);
+    largest = bits > largest ? bits : largest;
   }
+  if (largest == 0 || largest >= INFINITE_BITS) {
+    std::memset(to, 0, INT8_BLOCK);
+    return largest ? bits_to_float(NAN_BITS) : 0.0f;
+  }
+  const float amax = bits_to_float(largest);
+  // Roundings of the place, and of the values whose middles decide, are less than 2^-17 together:
+  // closer to a middle than 2^-15 it takes care to tell the sides.
+  const uint32_t clear = float_to_bits(0.5f - 0x1p-15f);
+  uint32_t unclear = 0;
+  for (int i = 0; i < INT8_BLOCK; ++i) {
+    const float place = x[i] / amax * 127, near = nearest_integer(place);
+    unclear |= uint32_t(magnitude_bits(place - near) > clear);
+    to[i] = int8_t(int32_t(near));
+  }
+  if (unclear)
+    for (int i = 0; i < INT8_BLOCK; ++i) to[i] = careful_integer(x[i] / amax);
+  return amax;
+}
 
-  const Int8Rows& view() const { return view_; }
+// Four bytes with room for another after each.
+inline uint64_t spaced(uint32_t bytes) {
+  const uint64_t pairs = (bytes | uint64_t(bytes) << 16) & 0x0000ffff0000ffffu;
+  return (pairs | pairs << 8) & 0x00ff00ff00ff00ffu;
+}
 
- private:
-  void arrange(const Matmul& call, int64_t row, int segment, int offset) {
-    const uint8_t* codes = static_cast<const uint8_t*>(call.x) + row * call.x_stride;
-    const int bits = call.format.bits;
-    uint32_t* to = words_.data() + row * view_.word_stride;
-    for (int64_t chunk = 0; chunk < call.k; chunk += lanes::CHUNK)
-      for (int word = 0; word < bits; ++word)
-        for (int step = 0; step < 8 / bits; ++step) {
-          int8_t four[4];
-          for (int i = 0; i < 4; ++i)
-            four[i] = integer_of(codes[chunk + column_of(bits, word, step, i)]);
-          std::memcpy(to++, four, 4);
-        }
-    const float* block_scale = call.x_block_scale + row * (call.k / INT8_BLOCK);
-    for (int64_t s = 0; s < view_.segment_stride; ++s) {
-      int sum = 0;
-      for (int i = 0; i < segment; ++i) sum += integer_of(codes[s * segment + i]);
-      const size_t at = size_t(row * view_.segment_stride + s);
-      starts_[at] = -offset * sum;
-      scales_[at] = block_scale[s * segment / INT8_BLOCK] / 127;
+// A chunk of integers as the words that meet those of a weight, `pitch` apart. A word of a weight,
+// shifted down by a code at a time, has even columns in its two low bytes and the next odd ones in
+// the two high; its second and fourth byte are as many columns behind as two bytes hold codes.
+template <int BITS>
+inline void arrange_chunk(const int8_t* integers, int pitch, uint32_t* to) {
+  constexpr int BEHIND = 16 / BITS;
+  for (int first = 0; first < lanes::CHUNK; first += 2 * BEHIND)
+    for (int i = first; i < first + BEHIND; i += 4, to += 2 * pitch) {
+      uint32_t front, behind;
+      std::memcpy(&front, integers + i, 4);
+      std::memcpy(&behind, integers + i + BEHIND, 4);
+      const uint64_t words = spaced(front) | spaced(behind) << 8;
+      to[0] = uint32_t(words);
+      to[pitch] = uint32_t(words >> 32);
     }
+}
+
+// Some columns of one row, `place`-th of its pass: at most INT8_COLUMNS from `first`.
+inline void arrange_row(const Int8Arrangement& work, const Pass& pass, int place, int64_t first) {
+  const Matmul& call = work.call;
+  const int segment = int8_segment(call.format.block), pitch = pass.rows;
+  const int64_t row = pass.begin + place, left = call.k - first;
+  const int64_t count = left < INT8_COLUMNS ? left : INT8_COLUMNS;
+  int8_t integers[INT8_COLUMNS] = {};
+  float scales[INT8_COLUMNS / INT8_BLOCK] = {};
+  if (row < pass.end && call.x_dtype == INT8) {
+    const auto* codes = static_cast<const uint8_t*>(call.x) + row * call.x_stride + first;
+    for (int64_t i = 0; i < count; ++i) integers[i] = integer_of(codes[i]);
+    std::memcpy(scales, call.x_block_scale + (row * call.k + first) / INT8_BLOCK,
+                size_t(count / INT8_BLOCK) * sizeof(float));
+  } else if (row < pass.end) {
+    float x[INT8_COLUMNS];
+    const int64_t at = (row * call.x_stride + first) * bytes_of(call.x_dtype);
+    read_numbers(static_cast<const uint8_t*>(call.x) + at, call.x_dtype, count, 1, x);
+    for (int64_t i = 0; i < count; i += INT8_BLOCK)
+      scales[i / INT8_BLOCK] = round_block(x + i, integers + i);
   }
 
-  std::vector<uint32_t> words_;
-  std::vector<float> scales_;
-  std::vector<int32_t> starts_;
-  Int8Rows view_{};
-};
+  const Int8Rows to = rows_from(work.to, pass.before, call.k, segment);
+  uint32_t* words = to.words + first / 4 * pitch + place;
+  for (int64_t i = 0; i < count; i += lanes::CHUNK, words += lanes::CHUNK / 4 * pitch)
+    call.format.bits == 4 ? arrange_chunk<4>(integers + i, pitch, words)
+                          : arrange_chunk<2>(integers + i, pitch, words);
+  for (int64_t s = 0; s < count / segment; ++s) {
+    int sum = 0;
+    for (int i = 0; i < segment; ++i) sum += integers[s * segment + i];
+    const int64_t at = (first / segment + s) * pitch + place;
+    to.starts[at] = -work.offset * sum;
+    to.scales[at] = scales[s * segment / INT8_BLOCK] / 127;
+  }
+}
 
-}  // namespace blockscale
+}  // namespace blockscale::ISA_NAMESPACE

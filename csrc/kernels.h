@@ -30,13 +30,21 @@ struct IntegerTable {
   float unit;
 };
 
-// int8 activations, arranged for the kernel (int8.h).
+// How many columns of int8 x are summed as integers: those that share a scale of x and of the weight.
+constexpr int int8_segment(int block) { return block == 16 ? 16 : 32; }
+
+// int8 activations of some passes (passes.h), arranged for the kernel: see int8_rows.h.
 struct Int8Rows {
-  const uint32_t* words;  // [rows][k / 4]
-  const float* scales;    // [rows][segments]: what one is worth
-  const int32_t* starts;  // [rows][segments]: what a sum begins with
-  int64_t word_stride, segment_stride;
+  uint32_t* words;  // [k / 4][rows of the pass] each
+  float* scales;    // [segments][rows]: what one is worth
+  int32_t* starts;  // [segments][rows]: what a sum begins with
 };
+
+// From the pass that has so many rows before it.
+static inline Int8Rows rows_from(const Int8Rows& x, int64_t before, int64_t k, int segment) {
+  const int64_t at = before * (k / segment);
+  return {x.words + before * (k / 4), x.scales + at, x.starts + at};
+}
 
 #define BLOCKSCALE_KERNELS(isa)                                                                    \
   namespace isa {                                                                                  \

@@ -11,7 +11,8 @@
 
 #include "abi.h"
 #include "convert.h"
-#include "int8_rows.h"
+#include "exact.h"
+#include "int8_table.h"
 #include "kernels.h"
 #include "lanes.h"
 #include "passes.h"
@@ -41,37 +42,43 @@ std::unique_ptr<T, Free> aligned(int64_t count) {
   return std::unique_ptr<T, Free>(static_cast<T*>(memory));
 }
 
+// Every pass of a product.
+struct Passes {
+  std::vector<Pass> all;
+  std::vector<int64_t> before;  // their rows before each group
+  int64_t rows = 0;
+
+  Passes(const Matmul& call, int most) {
+    for (int64_t g = 0; g < call.groups; ++g) {
+      before.push_back(rows);
+      for (int64_t row = call.row_begin[g]; row < call.row_begin[g + 1];) {
+        const int taken = pass_rows(call.row_begin[g + 1] - row, most);
+        all.push_back({row, std::min(row + taken, call.row_begin[g + 1]), rows, taken});
+        row += taken;
+        rows += taken;
+      }
+    }
+  }
+};
+
 // float32 x, arranged as in passes.h.
 class PassRows {
  public:
-  explicit PassRows(const Matmul& call) : depth_(lanes::chunks(call.k) * lanes::CHUNK) {
-    const int most = rows_at_once(call.isa);
-    std::vector<Pass> passes;
-    int64_t padded = 0;
-    for (int64_t g = 0; g < call.groups; ++g) {
-      first_.push_back(padded);
-      for (int64_t row = call.row_begin[g]; row < call.row_begin[g + 1];) {
-        const int rows = pass_rows(call.row_begin[g + 1] - row, most);
-        passes.push_back({row, std::min(row + rows, call.row_begin[g + 1]), padded, rows});
-        row += rows;
-        padded += rows;
-      }
-    }
-    data_ = aligned<float>(padded * depth_);
-    parallel_for(int64_t(passes.size()), call.threads,
-                 [&](int64_t i) { arrange(call, passes[size_t(i)]); });
+  explicit PassRows(const Matmul& call)
+      : depth_(lanes::chunks(call.k) * lanes::CHUNK),
+        passes_(call, rows_at_once(call.isa)),
+        data_(aligned<float>(passes_.rows * depth_)) {
+    parallel_for(int64_t(passes_.all.size()), call.threads,
+                 [&](int64_t i) { arrange(call, passes_.all[size_t(i)]); });
   }
 
-  const float* of(int64_t group) const { return data_.get() + first_[size_t(group)] * depth_; }
+  const float* of(int64_t group) const {
+    return data_.get() + passes_.before[size_t(group)] * depth_;
+  }
 
  private:
-  struct Pass {
-    int64_t begin, end, padded;  // rows of x, and rows of passes before it
-    int rows;
-  };
-
   void arrange(const Matmul& call, const Pass& pass) {
-    float* to = data_.get() + pass.padded * depth_;
+    float* to = data_.get() + pass.before * depth_;
     for (int m = 0; m < pass.rows; ++m) {
       const int64_t row = pass.begin + m, k = row < pass.end ? call.k : 0;
       const auto* from = static_cast<const uint8_t*>(call.x);
@@ -98,8 +105,36 @@ class PassRows {
   }
 
   int64_t depth_;
-  std::vector<int64_t> first_;  // padded rows before each group
+  Passes passes_;
   std::unique_ptr<float, Free> data_;
+};
+
+// int8 x, arranged as in int8_rows.h.
+class Int8PassRows {
+ public:
+  Int8PassRows(const Matmul& call, int most, int offset)
+      : k_(call.k),
+        segment_(int8_segment(call.format.block)),
+        passes_(call, most),
+        words_(aligned<uint32_t>(passes_.rows * (k_ / 4))),
+        scales_(aligned<float>(passes_.rows * (k_ / segment_))),
+        starts_(aligned<int32_t>(passes_.rows * (k_ / segment_))),
+        all_{words_.get(), scales_.get(), starts_.get()} {
+    arrange_int8({call, passes_.all.data(), int64_t(passes_.all.size()), offset, all_, call.threads});
+  }
+
+  Int8Rows of(int64_t group) const {
+    return rows_from(all_, passes_.before[size_t(group)], k_, segment_);
+  }
+
+ private:
+  int64_t k_;
+  int segment_;
+  Passes passes_;
+  std::unique_ptr<uint32_t, Free> words_;
+  std::unique_ptr<float, Free> scales_;
+  std::unique_ptr<int32_t, Free> starts_;
+  Int8Rows all_;
 };
 
 #if defined(__x86_64__)
@@ -155,12 +190,18 @@ void for_each_tile(const Matmul& call, int64_t step, Work work) {
   std::vector<int64_t> busy;  // experts without rows cost nothing
   for (int64_t g = 0; g < call.groups; ++g)
     if (call.row_begin[g] < call.row_begin[g + 1]) busy.push_back(g);
-  // A few tiles to an item: enough items to share out, long enough reads for the prefetcher.
+  // A few tiles to an item: enough items to share out, long enough reads for the prefetcher. The last
+  // eighth goes in short items, so that no thread waits long for another.
+  const auto divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t all = int64_t(busy.size()) * tiles;
-  const int64_t grain = all / (int64_t(call.threads) * 16) + 1;
-  parallel_for((all + grain - 1) / grain, call.threads, [&](int64_t item) {
-    const int64_t last = (item + 1) * grain < all ? (item + 1) * grain : all;
-    for (int64_t i = item * grain; i < last; ++i) work(busy[size_t(i / tiles)], i % tiles * step);
+  const int64_t grain = std::max<int64_t>(divide(all, int64_t(call.threads) * 16), 1);
+  const int64_t fine = divide(grain, 8);
+  const int64_t longer = all * 7 / 8 / grain, rest = all - longer * grain;
+  parallel_for(longer + divide(rest, fine), call.threads, [&](int64_t item) {
+    const int64_t short_ones = item < longer ? 0 : item - longer;
+    const int64_t first = (item - short_ones) * grain + short_ones * fine;
+    const int64_t last = std::min(first + (item < longer ? grain : fine), all);
+    for (int64_t i = first; i < last; ++i) work(busy[size_t(i / tiles)], i % tiles * step);
   });
 }
 
@@ -198,6 +239,22 @@ Float32Kernels float32_kernels(int isa) {
   (void)isa;
   return KERNELS_OF(scalar);
 #undef KERNELS_OF
+}
+
+struct Int8Kernel {
+  decltype(&scalar::int8) multiply;
+  int rows;    // of a pass, at most
+  int offset;  // added to the integers of weights
+};
+
+Int8Kernel int8_kernel(int isa) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (isa >= AVX512 && __builtin_cpu_supports("avx512vnni"))
+    return {vnni::int8, rows_at_once(AVX512), 128};
+#endif
+  (void)isa;
+  return {scalar::int8, rows_at_once(SCALAR), 0};
 }
 
 #if defined(__x86_64__)
@@ -305,21 +362,13 @@ EXPORT int bs_blocks(const Matmul* call) {
 
 EXPORT int bs_int8(const Matmul* call) {
   return guarded([&] {
-    auto work = &scalar::int8;
-    int offset = 0;
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (call->isa >= AVX512 && __builtin_cpu_supports("avx512vnni")) {
-      work = &vnni::int8;
-      offset = 128;
-    }
-#endif
+    const Int8Kernel kernel = int8_kernel(call->isa);
     const int bits = call->format.bits;
-    const IntegerTable tables[2] = {integer_table(call->format.table, bits, offset),
-                                    integer_table(call->up_table, bits, offset)};
-    const ArrangedRows x(*call, offset);
+    const IntegerTable tables[2] = {integer_table(call->format.table, bits, kernel.offset),
+                                    integer_table(call->up_table, bits, kernel.offset)};
+    const Int8PassRows x(*call, kernel.rows, kernel.offset);
     for_each_tile(*call, 1, [&](int64_t group, int64_t tile) {
-      work(*call, tables, x.view(), group, tile);
+      kernel.multiply(*call, tables, x.of(group), group, tile);
     });
   });
 }

@@ -25,6 +25,12 @@ constexpr int64_t padded_rows(int64_t rows, int most) {
   return padded;
 }
 
+struct Pass {
+  int64_t begin, end;  // rows of x
+  int64_t before;      // rows of all passes before it
+  int rows;            // its own, those past the end included
+};
+
 }  // namespace blockscale
 
 #if defined(ISA_NAMESPACE)

@@ -53,7 +53,8 @@ def count_all(folder):
 def _count(harness, case):
     counted = run(
         "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
-        "--collect-atstart=no", "--toggle-collect=bs_stream", harness, case,
+        "--collect-atstart=no", "--toggle-collect=bs_stream", "--toggle-collect=bs_int8",
+        harness, case,
     )  # fmt: skip
     return int(re.search(r"Collected : (\d+)", counted.stderr).group(1))
 

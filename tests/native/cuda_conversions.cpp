@@ -8,6 +8,7 @@
 
 #include "dequantize_block.cuh"
 #include "numbers.cuh"
+#include "packing.cuh"
 #include "quantize_block.cuh"
 #include "tensor_scale.cuh"
 
@@ -32,13 +33,6 @@ struct Tables<Codebook<BITS>> {
 
 using Block = BlockNumbers<Kind, Kind::BLOCK>;
 
-template <class Numbers>
-Block read(const void* x, int64_t block) {
-    Run<Numbers, Kind::BLOCK> run;
-    std::memcpy(run.words, static_cast<const char*>(x) + block * run.BYTES, run.BYTES);
-    return Block(run, 0);
-}
-
 struct Call {
     int64_t dtype, blocks;
     const void* x;
@@ -61,24 +55,34 @@ Weights read_weights(const float* importance, int64_t first) {
     }
 }
 
-template <Search SEARCH, u32 CARRY_FROM, class Weights>
+template <Search SEARCH, u32 CARRY_FROM, class Weights, class Numbers>
 void quantize(const Call& call) {
     const Tables<Kind::Element> tables(call.codebook);
     using Encoder = decltype(tables.encoder);
     using Rule = ScaleRule<Kind, CARRY_FROM>;
-    const auto read_block = call.dtype == 0 ? read<Wide> : call.dtype == 1 ? read<BFloat16> : read<Float16>;
+    Run<Numbers, Kind::BLOCK> run;
     for (int64_t b = 0; b < call.blocks; ++b) {
         const int64_t first = b * Kind::BLOCK;
-        const Block numbers = read_block(call.x, b);
+        std::memcpy(run.words, static_cast<const char*>(call.x) + b * run.BYTES, run.BYTES);
+        const Block numbers(run, 0);
         const Weights weights = read_weights<Weights>(call.importance, first);
-        const BlockQuantizer<Kind, Rule, SEARCH, Kind::BLOCK, Encoder, Weights> block(
-            numbers, weights, call.tensor_scale[b], tables.encoder);
-        block.codes([&](int i, u32 even, u32 odd) {
-            call.codes[first + i] = uint8_t(even >> tables.encoder.SHIFT);
-            call.codes[first + i + 1] = uint8_t(odd >> tables.encoder.SHIFT);
-        });
+        const Rule rule(call.tensor_scale[b]);
+        const BlockQuantizer<Kind, Rule, SEARCH, Kind::BLOCK, Encoder, Weights> block(numbers, weights, rule,
+                                                                                      tables.encoder);
+        Packed<Kind::BITS, BIT_STREAM, Kind::BLOCK, Encoder> packed;
+        put_codes(block, run, packed, 0);
+        if (numbers.ZERO_CODES && numbers.lost) packed.clear(0, Kind::BLOCK);
+        for (int i = 0; i < Kind::BLOCK; ++i)
+            call.codes[first + i] = uint8_t(stream_code<Kind::BITS>(packed.words(), i));
         call.scales[b] = block.scale();
     }
+}
+
+template <Search SEARCH, u32 CARRY_FROM, class Weights>
+void quantize(const Call& call) {
+    if (call.dtype == 0) return quantize<SEARCH, CARRY_FROM, Weights, Wide>(call);
+    if (call.dtype == 1) return quantize<SEARCH, CARRY_FROM, Weights, BFloat16>(call);
+    quantize<SEARCH, CARRY_FROM, Weights, Float16>(call);
 }
 
 template <Search SEARCH, u32 CARRY_FROM>

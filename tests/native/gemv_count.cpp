@@ -13,16 +13,21 @@
 using namespace blockscale;
 
 extern "C" int bs_stream(const Matmul* call);
+extern "C" int bs_int8(const Matmul* call);
 
 struct Case {
   const char* name;
   int decoder, bits, block;
+  decltype(&bs_stream) multiply = bs_stream;
 };
 
-constexpr Case CASES[] = {
+const Case CASES[] = {
     {"2 bits", TABLE, 2, 32}, {"3 bits", TABLE, 3, 32},        {"4 bits", TABLE, 4, 32},
     {"5 bits", TABLE, 5, 32}, {"6 bits", TABLE, 6, 32},        {"8 bits, e4m3", E4M3, 8, 32},
     {"8 bits, e5m2", E5M2, 8, 32}, {"4 bits, blocks of 16", TABLE, 4, 16},
+    {"2 bits, int8", TABLE, 2, 32, bs_int8},
+    {"4 bits, int8", TABLE, 4, 32, bs_int8},
+    {"4 bits, blocks of 16, int8", TABLE, 4, 16, bs_int8},
 };
 
 int run(const Case& which) {
@@ -60,7 +65,7 @@ int run(const Case& which) {
   call.activation = NONE;
   call.isa = SCALAR;
   call.threads = 1;
-  if (bs_stream(&call)) return 1;
+  if (which.multiply(&call)) return 1;
   double sum = 0;
   for (float y : out) sum += y;
   std::printf("%.9g\n", sum);

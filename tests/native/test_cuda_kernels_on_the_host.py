@@ -62,6 +62,7 @@ def _on_the_host(monkeypatch):
     for module in (cuda_quantize, cuda_dequantize, repack_fragments, tensor_scale):
         monkeypatch.setattr(module, "function", lambda build, device: compiled(build))
         monkeypatch.setattr(module, "current_stream", lambda device: 0)
+    monkeypatch.setattr(tensor_scale, "multiprocessors", lambda target: 1)
 
 
 def problem_of(verb, kind, x, rule="", **more):
@@ -176,7 +177,7 @@ def test_tensor_scales_are_derived(format):
     assert_same(
         tensor_scale.derive(many, format, per_row=True), tensor_scale_of(amax_bits(many), format)
     )
-    for parts in (1, 3):
+    for parts in (None, 1, 3):
         got = tensor_scale.derive(many, format, per_row=False, parts=parts)
         assert_same(got, tensor_scale_of(amax_bits(many).amax(-1), format))
 

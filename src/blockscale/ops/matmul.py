@@ -13,7 +13,7 @@ from blockscale.formats import parse_spec
 from blockscale.layouts import canonical
 from blockscale.numerics import parse_activation
 from blockscale.ops import validate
-from blockscale.ops.choose import launch
+from blockscale.ops.choose import choose, launch
 from blockscale.ops.operand import Operand, as_groups, as_rows
 from blockscale.ops.quantize import quantize_activations
 from blockscale.problem import Kind, Problem, dtype_name
@@ -148,10 +148,10 @@ def run(call: MatmulCall, problem: Problem | None = None) -> Tensor:
     """Quantise x if asked to, pick a kernel, launch it. The call has been validated."""
     if call.x_tensor_scale is not None:
         validate.check_positive(call.verb, "x_tensor_scale", call.x_tensor_scale)
-    if call.x_format:
-        call = _with_quantized_x(call)
     if problem is None:
         problem = call.problem()
+    if call.x_format and not quantizes_x(problem):
+        call = _with_quantized_x(call)
     if call.group_sizes is not None and (call.group_sizes.device.type == "cpu" or checks_enabled()):
         validate.check_group_values(call.verb, call.group_sizes.tolist(), problem.m)
     out = torch.empty(problem.rows, problem.n, dtype=call.out_dtype, device=call.x.device)
@@ -165,6 +165,11 @@ def run(call: MatmulCall, problem: Problem | None = None) -> Tensor:
             out,
         )
     return out if len(call.x.shape) == 2 else out.reshape(call.out_shape)
+
+
+def quantizes_x(problem: Problem) -> bool:
+    """Whether x that is to be quantised on the fly is left to the kernel."""
+    return bool(getattr(choose(problem).config, "quantizes_x", False))
 
 
 def _with_quantized_x(call: MatmulCall) -> MatmulCall:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from blockscale.ops.choose import Choice, choose
-from blockscale.ops.matmul import MatmulCall
+from blockscale.ops.matmul import MatmulCall, quantizes_x
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Problem
 
@@ -50,13 +50,15 @@ class Plan:
 
 
 def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
-    """None where the kernel that runs offers none, there is nothing to run, or weights would have
-    to be copied: a call can let its copy go, a plan would keep it."""
+    """None where the kernel that runs offers none, there is nothing to run, x is to be quantised
+    before, or weights would have to be copied: a call can let its copy go, a plan would keep it."""
     call.validate()
     problem = call.problem()
     choice = choose(problem)
     launch = getattr(choice.kernel, "Launch", None)
     if launch is None or not (problem.rows and problem.n):
+        return None
+    if call.x_format and not quantizes_x(problem):
         return None
     weights = tuple(as_groups(weight) for weight in call.weights)
     if not all(part.is_contiguous() for parts in weights for part in parts if part is not None):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from blockscale.runtime.environment import isa_override, native_override
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 ISAS = ("scalar", "avx2", "avx512", "amx")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}

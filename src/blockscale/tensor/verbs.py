@@ -205,9 +205,10 @@ def _run(
 ) -> Tensor:
     """Check and run the call, or hand it to the verb's op where somebody watches."""
     key = None
-    plain = x_format is None and x_tensor_scale is None and not torch.compiler.is_compiling()
-    if plain and isinstance(x, Tensor):
-        key = _plan_key(x, weights, biases, group_sizes, activation, out_dtype)
+    # int8 alone is left to kernels, which may have a plan for it.
+    plain = x_format in (None, "int8") and x_tensor_scale is None
+    if plain and isinstance(x, Tensor) and not torch.compiler.is_compiling():
+        key = _plan_key(x, weights, biases, group_sizes, activation, x_format, out_dtype)
         if key is not None and ops.is_unobserved((x, *biases)):
             plan = weights[0].plans.get(key)
             if plan is not None and plan.is_current:
@@ -273,6 +274,7 @@ def _plan_key(
     biases: list[Tensor | None],
     group_sizes: Tensor | None,
     activation: str | Activation | None,
+    x_format: Format | str | None,
     out_dtype: torch.dtype | None,
 ) -> Hashable | None:
     """What calls on the same weights must agree in to share a plan; None for those without."""
@@ -287,7 +289,7 @@ def _plan_key(
         return None
     up = None if len(weights) == 1 else (id(weights[1]), _facts(biases[1]))
     return (
-        *(x.shape, x.dtype, x.device, out_dtype, activation, is_deterministic()),
+        *(x.shape, x.dtype, x.device, x_format, out_dtype, activation, is_deterministic()),
         *(_facts(biases[0]), up, _facts(group_sizes)),
     )
 

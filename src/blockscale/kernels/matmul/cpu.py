@@ -36,7 +36,7 @@ from blockscale.kernels.native import (
 from blockscale.kernels.panels import matrix, rows_of_groups
 from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
 from blockscale.numerics import Activation, parse_activation
-from blockscale.problem import Problem, dtype_name, dtype_named, parse_kind
+from blockscale.problem import Problem, dtype_name, parse_kind
 from blockscale.runtime import native
 
 NAME = "cpu"
@@ -52,6 +52,10 @@ class Config(NativeConfig):
     algorithm: str
     packs: bool  # the weights, at every call
     rule: str = ""  # why this algorithm
+
+    @property
+    def quantizes_x(self) -> bool:
+        return self.algorithm == "int8"
 
     def __str__(self) -> str:
         notes = [f"{self.algorithm} on {super().__str__()}", *filter(None, [self.rule])]
@@ -104,7 +108,7 @@ def _algorithms(problem: Problem, isa: str) -> list[str]:
 def launch(
     problem: Problem,
     config: Config,
-    x: Tensor | Parts,  # [rows, k]
+    x: Tensor | Parts,  # [rows, k]; numbers for `int8` too, which rounds them
     weights: tuple[Parts, ...],  # one, or gate and up: [groups, n, k]
     biases: tuple[Tensor | None, ...],  # [groups, n]
     group_sizes: Tensor | None,
@@ -141,12 +145,12 @@ class Launch:
         self._problem, self._config = problem, config
         self._weights = weights
         self._template = b""
-        if not (problem.ragged or "@" in problem.x or config.packs or config.algorithm == "panels"):
+        if not (problem.ragged or config.packs or config.algorithm == "panels"):
             self._weights = tuple(part.contiguous() for part in weights)
             ends = _group_ends(problem, None)
             self._row_begin = (ctypes.c_int64 * len(ends))(*ends)
             # They stand for the real ones.
-            x = torch.empty(1, problem.k, dtype=dtype_named(problem.x))
+            x = torch.empty(1, problem.k, dtype=torch.float32)
             out = torch.empty(1, problem.n, dtype=problem.out_dtype)
             activation = parse_activation(problem.activation) if problem.gated else None
             bare: list[Tensor | None] = [None for _ in weights]
@@ -169,6 +173,7 @@ class Launch:
         call = native.Matmul.from_buffer_copy(self._template)
         rows = x if x.stride(-1) == 1 else x.contiguous()
         call.x, call.x_stride = rows.data_ptr(), rows.stride(0)
+        call.x_dtype = native.DTYPES[dtype_name(rows.dtype)]
         call.out, call.out_stride = out.data_ptr(), out.stride(0)
         call.threads = self._config.threads  # torch's, which may have changed since
         if self._problem.bias:
