@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from blockscale.kernels.matmul import cpu, reference
+from blockscale.ops.tuning import agreement
 from blockscale.ops.tuning.agreement import disagreement, tolerance
 from blockscale.ops.tuning.operands import make_operands
 from blockscale.runtime import load_native
@@ -76,6 +77,15 @@ def test_a_product_that_forgets_a_part_of_k_does_not_agree(wanted, w):
     said = disagreement(wanted, short, expected, allowed)
     assert said is not None
     assert "values are wrong" in said
+
+
+@pytest.mark.parametrize("w", WEIGHTS)
+def test_weights_may_be_decoded_in_pieces(w, monkeypatch):
+    wanted = problem(w=w, n=40)
+    operands = make_operands(wanted, CPU, 1)
+    whole = tolerance(wanted, operands)
+    monkeypatch.setattr(agreement, "_PANEL_ELEMENTS", 7 * wanted.k)
+    torch.testing.assert_close(tolerance(wanted, operands), whole)
 
 
 def test_what_was_not_written_does_not_agree():
