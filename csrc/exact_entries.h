@@ -52,11 +52,14 @@ void amax(const Amax& call, int64_t begin, int64_t end) {
 
 void arrange_int8(const Int8Arrangement& work, int64_t begin, int64_t end) {
   const int64_t in_row = (work.call.k + INT8_COLUMNS - 1) / INT8_COLUMNS;
-  for (int64_t i = begin; i < end; ++i) {
-    const Pass& pass = work.passes[i / in_row];
-    for (int place = 0; place < pass.rows; ++place)
-      arrange_row(work, pass, place, i % in_row * INT8_COLUMNS);
-  }
+  with_segments(work.call.format, [&](auto bits, auto segment) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Pass& pass = work.passes[i / in_row];
+      for (int place = 0; place < pass.rows; ++place)
+        arrange_row<decltype(bits)::value, decltype(segment)::value>(work, pass, place,
+                                                                     i % in_row * INT8_COLUMNS);
+    }
+  });
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

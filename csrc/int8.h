@@ -4,15 +4,17 @@
 // arranged to meet them (int8_rows.h). A segment is the part of a chunk that shares one scale of the
 // weight, 16 or 32 long: sums are exact inside it, and float32 across segments.
 #pragma once
+#include "byte_table.h"
 #include "decode.h"
 #include "kernels.h"
 #include "passes.h"
+#include "segments.h"
 #include "tile.h"
 
 namespace blockscale::ISA_NAMESPACE {
 
-// lanes += four products of bytes. x86 wants one side unsigned: there the weights are stored 128
-// higher, and a sum starts at -128 times the sum of its x.
+// lanes += four products of bytes. x86 wants one side unsigned: there the weights are raised by 128,
+// and a sum starts at -128 times the sum of its x.
 ALWAYS_INLINE i32x16 dot4(const i32x16& sums, const u32x16& weights, uint32_t x) {
 #if defined(__AVX512VNNI__)
   return (i32x16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(int(x)));
@@ -38,42 +40,17 @@ ALWAYS_INLINE i32x16 dot4(const i32x16& sums, const u32x16& weights, uint32_t x)
 #endif
 }
 
-// An IntegerTable, looked up byte by byte.
-struct ByteTable {
-#if defined(__AVX512VNNI__)
-  __m512i wide;
-  explicit ByteTable(const uint8_t* bytes)
-      : wide(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)bytes))) {}
-  ALWAYS_INLINE u32x16 operator[](const u32x16& codes) const {
-    return (u32x16)_mm512_shuffle_epi8(wide, (__m512i)codes);
-  }
-#elif defined(__aarch64__)
-  uint8x16_t entries;
-  explicit ByteTable(const uint8_t* bytes) : entries(vld1q_u8(bytes)) {}
-  ALWAYS_INLINE u32x16 operator[](const u32x16& codes) const {
-    return by_parts<uint32_t>(
-        [this](auto part) { return vqtbl1q_u8(entries, (uint8x16_t)part); }, codes);
-  }
-#else
-  const uint8_t* bytes;
-  explicit ByteTable(const uint8_t* bytes) : bytes(bytes) {}
-  u32x16 operator[](const u32x16& codes) const {
-    uint8_t in[64];
-    store(in, codes);
-    for (uint8_t& byte : in) byte = bytes[byte];
-    return load<u32x16>(in);
-  }
-#endif
-};
-
 // totals[M][16] of one tile and one pass. Loops over rows are unrolled early: GCC keeps the sums of
 // others in memory.
 template <int BITS, int M, int SEGMENT>
 void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t* codes,
                const uint8_t* scales, Int8Rows x, int64_t k, float* totals) {
   constexpr int WORDS = BITS * SEGMENT / lanes::CHUNK, STEPS = 8 / BITS;
-  const ByteTable table(integers.bytes);
-  const uint32_t mask = ((1u << BITS) - 1) * 0x01010101u;
+#if defined(__AVX512VNNI__)
+  const ByteTable table(integers.raised);
+#else
+  const ByteTable table(integers.integers);
+#endif
   const int64_t blocks = k / format.block, segments = SEGMENT == 16 ? 1 : format.block / SEGMENT;
   f32x16 total[M];
 #pragma GCC unroll 8
@@ -89,7 +66,7 @@ void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t
         const u32x16 word = load<u32x16>(codes);
         prefetch<1>(codes);
         for (int step = 0; step < STEPS; ++step, x.words += M) {
-          const u32x16 weights = table[(word >> uint32_t(BITS * step)) & mask];
+          const u32x16 weights = table.look_up<BITS>(word, step);
 #pragma GCC unroll 8
           for (int m = 0; m < M; ++m) sums[m] = dot4(sums[m], weights, x.words[m]);
         }
@@ -126,12 +103,9 @@ void int8_group(const Matmul& call, const IntegerTable* tables, const Int8Rows& 
 // x: the group's rows. tables: of gate and up.
 void int8(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
           int64_t tile) {
-  if (call.format.block == 16) {
-    if (call.format.bits == 4) return int8_group<4, 16>(call, tables, x, group, tile);
-    return int8_group<2, 16>(call, tables, x, group, tile);
-  }
-  if (call.format.bits == 4) return int8_group<4, 32>(call, tables, x, group, tile);
-  int8_group<2, 32>(call, tables, x, group, tile);
+  with_segments(call.format, [&](auto bits, auto segment) {
+    int8_group<decltype(bits)::value, decltype(segment)::value>(call, tables, x, group, tile);
+  });
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

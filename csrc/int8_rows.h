@@ -6,6 +6,7 @@
 #include "exact.h"
 #include "lanes.h"
 #include "rows.h"
+#include "segments.h"
 
 namespace blockscale::ISA_NAMESPACE {
 
@@ -59,13 +60,13 @@ inline uint64_t spaced(uint32_t bytes) {
   return (pairs | pairs << 8) & 0x00ff00ff00ff00ffu;
 }
 
-// A chunk of integers as the words that meet those of a weight, `pitch` apart. A word of a weight,
+// A segment of integers as the words that meet those of a weight, `pitch` apart. A word of a weight,
 // shifted down by a code at a time, has even columns in its two low bytes and the next odd ones in
 // the two high; its second and fourth byte are as many columns behind as two bytes hold codes.
-template <int BITS>
-inline void arrange_chunk(const int8_t* integers, int pitch, uint32_t* to) {
+template <int BITS, int SEGMENT>
+inline void arrange_segment(const int8_t* integers, int pitch, uint32_t* to) {
   constexpr int BEHIND = 16 / BITS;
-  for (int first = 0; first < lanes::CHUNK; first += 2 * BEHIND)
+  for (int first = 0; first < SEGMENT; first += 2 * BEHIND)
     for (int i = first; i < first + BEHIND; i += 4, to += 2 * pitch) {
       uint32_t front, behind;
       std::memcpy(&front, integers + i, 4);
@@ -76,38 +77,44 @@ inline void arrange_chunk(const int8_t* integers, int pitch, uint32_t* to) {
     }
 }
 
-// Some columns of one row, `place`-th of its pass: at most INT8_COLUMNS from `first`.
-inline void arrange_row(const Int8Arrangement& work, const Pass& pass, int place, int64_t first) {
-  const Matmul& call = work.call;
-  const int segment = int8_segment(call.format.block), pitch = pass.rows;
-  const int64_t row = pass.begin + place, left = call.k - first;
-  const int64_t count = left < INT8_COLUMNS ? left : INT8_COLUMNS;
-  int8_t integers[INT8_COLUMNS] = {};
-  float scales[INT8_COLUMNS / INT8_BLOCK] = {};
-  if (row < pass.end && call.x_dtype == INT8) {
-    const auto* codes = static_cast<const uint8_t*>(call.x) + row * call.x_stride + first;
+// Integers and scales of some columns of a row: `count` from `first`.
+inline void round_row(const Matmul& call, int64_t row, int64_t first, int64_t count, int8_t* integers,
+                      float* scales) {
+  const int64_t at = row * call.x_stride + first;
+  if (call.x_dtype == INT8) {
+    const auto* codes = static_cast<const uint8_t*>(call.x) + at;
     for (int64_t i = 0; i < count; ++i) integers[i] = integer_of(codes[i]);
     std::memcpy(scales, call.x_block_scale + (row * call.k + first) / INT8_BLOCK,
                 size_t(count / INT8_BLOCK) * sizeof(float));
-  } else if (row < pass.end) {
-    float x[INT8_COLUMNS];
-    const int64_t at = (row * call.x_stride + first) * bytes_of(call.x_dtype);
-    read_numbers(static_cast<const uint8_t*>(call.x) + at, call.x_dtype, count, 1, x);
-    for (int64_t i = 0; i < count; i += INT8_BLOCK)
-      scales[i / INT8_BLOCK] = round_block(x + i, integers + i);
+    return;
   }
+  float x[INT8_COLUMNS];
+  read_numbers(static_cast<const uint8_t*>(call.x) + at * bytes_of(call.x_dtype), call.x_dtype, count,
+               1, x);
+  for (int64_t i = 0; i < count; i += INT8_BLOCK)
+    scales[i / INT8_BLOCK] = round_block(x + i, integers + i);
+}
 
-  const Int8Rows to = rows_from(work.to, pass.before, call.k, segment);
-  uint32_t* words = to.words + first / 4 * pitch + place;
-  for (int64_t i = 0; i < count; i += lanes::CHUNK, words += lanes::CHUNK / 4 * pitch)
-    call.format.bits == 4 ? arrange_chunk<4>(integers + i, pitch, words)
-                          : arrange_chunk<2>(integers + i, pitch, words);
-  for (int64_t s = 0; s < count / segment; ++s) {
+// Some columns of the row that is `place`-th of its pass: at most INT8_COLUMNS from `first`.
+template <int BITS, int SEGMENT>
+void arrange_row(const Int8Arrangement& work, const Pass& pass, int place, int64_t first) {
+  const Matmul& call = work.call;
+  const int64_t left = call.k - first, count = left < INT8_COLUMNS ? left : INT8_COLUMNS;
+  int8_t integers[INT8_COLUMNS] = {};
+  float scales[INT8_COLUMNS / INT8_BLOCK] = {};
+  if (pass.begin + place < pass.end)
+    round_row(call, pass.begin + place, first, count, integers, scales);
+
+  const Int8Rows to = rows_from(work.to, pass.before, call.k, SEGMENT);
+  const bool tiled = pass.rows == TILE_PASS;
+  const int pitch = tiled ? 1 : pass.rows, begin = tiled ? place * SEGMENT / 4 : place;
+  for (int64_t i = 0; i < count; i += SEGMENT) {
+    const int64_t at = (first + i) / SEGMENT * pass.rows;
+    arrange_segment<BITS, SEGMENT>(integers + i, pitch, to.words + at * SEGMENT / 4 + begin);
     int sum = 0;
-    for (int i = 0; i < segment; ++i) sum += integers[s * segment + i];
-    const int64_t at = (first / segment + s) * pitch + place;
-    to.starts[at] = -work.offset * sum;
-    to.scales[at] = scales[s * segment / INT8_BLOCK] / 127;
+    for (int j = 0; j < SEGMENT; ++j) sum += integers[i + j];
+    to.starts[at + place] = -work.offset * sum;
+    to.scales[at + place] = scales[i / INT8_BLOCK] / 127;
   }
 }
 

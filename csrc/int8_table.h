@@ -7,8 +7,8 @@
 namespace blockscale {
 
 // Exact for E2M1, whose values are halves; a codebook is rounded to multiples of its largest value
-// over 127. offset: what the kernel wants added to each.
-inline IntegerTable integer_table(const float* values, int bits, int offset) {
+// over 127.
+inline IntegerTable integer_table(const float* values, int bits) {
   const int count = 1 << bits;
   float largest = 0;
   bool halves = true;
@@ -19,8 +19,10 @@ inline IntegerTable integer_table(const float* values, int bits, int offset) {
   }
   IntegerTable table;
   table.unit = halves && largest > 1 ? 0.5f : (largest > 0 ? largest : 1.0f) / 127;
-  for (int i = 0; i < 16; ++i)
-    table.bytes[i] = uint8_t(int(std::nearbyint(values[i % count] / table.unit)) + offset);
+  for (int i = 0; i < 16; ++i) {
+    table.integers[i] = int8_t(std::nearbyint(values[i % count] / table.unit));
+    table.raised[i] = uint8_t(table.integers[i] + 128);
+  }
   return table;
 }
 

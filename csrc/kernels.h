@@ -26,16 +26,14 @@ struct AmxScratch {
 
 // The elements of a weight as integers, for int8 activations; one is worth `unit`.
 struct IntegerTable {
-  uint8_t bytes[16];
+  int8_t integers[16];
+  uint8_t raised[16];  // by 128
   float unit;
 };
 
-// How many columns of int8 x are summed as integers: those that share a scale of x and of the weight.
-constexpr int int8_segment(int block) { return block == 16 ? 16 : 32; }
-
 // int8 activations of some passes (passes.h), arranged for the kernel: see int8_rows.h.
 struct Int8Rows {
-  uint32_t* words;  // [k / 4][rows of the pass] each
+  uint32_t* words;  // [segments][segment / 4][rows]; for AMX, [segments][rows][segment / 4]
   float* scales;    // [segments][rows]: what one is worth
   int32_t* starts;  // [segments][rows]: what a sum begins with
 };
@@ -63,6 +61,9 @@ namespace amx {
 int64_t amx_slab_bytes(const Format& format);
 bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t tile,
                     const AmxFacts& facts, const AmxScratch& scratch);
+int64_t int8_scratch(int64_t rows);  // bytes, aligned to 64
+void int8_tiles(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
+                int64_t tile, uint8_t* scratch);
 }  // namespace amx
 
 #define BLOCKSCALE_INT8(isa)                                                                       \

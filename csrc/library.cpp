@@ -16,6 +16,7 @@
 #include "kernels.h"
 #include "lanes.h"
 #include "passes.h"
+#include "segments.h"
 #include "threads.h"
 
 #if defined(__x86_64__)
@@ -42,17 +43,23 @@ std::unique_ptr<T, Free> aligned(int64_t count) {
   return std::unique_ptr<T, Free>(static_cast<T*>(memory));
 }
 
+int64_t rows_of(const Matmul& call, int64_t group) {
+  return call.row_begin[group + 1] - call.row_begin[group];
+}
+
 // Every pass of a product.
 struct Passes {
   std::vector<Pass> all;
   std::vector<int64_t> before;  // their rows before each group
   int64_t rows = 0;
 
-  Passes(const Matmul& call, int most) {
+  // tiled: groups with more than a pass go in those of AMX.
+  Passes(const Matmul& call, int most, bool tiled = false) {
     for (int64_t g = 0; g < call.groups; ++g) {
       before.push_back(rows);
+      const bool in_tiles = tiled && rows_of(call, g) > most;
       for (int64_t row = call.row_begin[g]; row < call.row_begin[g + 1];) {
-        const int taken = pass_rows(call.row_begin[g + 1] - row, most);
+        const int taken = in_tiles ? TILE_PASS : pass_rows(call.row_begin[g + 1] - row, most);
         all.push_back({row, std::min(row + taken, call.row_begin[g + 1]), rows, taken});
         row += taken;
         rows += taken;
@@ -112,10 +119,10 @@ class PassRows {
 // int8 x, arranged as in int8_rows.h.
 class Int8PassRows {
  public:
-  Int8PassRows(const Matmul& call, int most, int offset)
+  Int8PassRows(const Matmul& call, int most, bool tiled, int offset)
       : k_(call.k),
         segment_(int8_segment(call.format.block)),
-        passes_(call, most),
+        passes_(call, most, tiled),
         words_(aligned<uint32_t>(passes_.rows * (k_ / 4))),
         scales_(aligned<float>(passes_.rows * (k_ / segment_))),
         starts_(aligned<int32_t>(passes_.rows * (k_ / segment_))),
@@ -177,7 +184,8 @@ struct TiledRows {
 bool amx_usable() {
   unsigned a, b, c, d;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  if (!(d & (1u << 22)) || !(d & (1u << 24))) return false;  // AMX-BF16, AMX-TILE
+  const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
+  if ((d & wanted) != wanted) return false;
   const long request_permission = 0x1023, tile_data = 18;
   return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
@@ -218,8 +226,7 @@ uint8_t* thread_memory(int64_t bytes) {
 
 int64_t most_rows(const Matmul& call) {
   int64_t most = 0;
-  for (int64_t g = 0; g < call.groups; ++g)
-    most = std::max(most, call.row_begin[g + 1] - call.row_begin[g]);
+  for (int64_t g = 0; g < call.groups; ++g) most = std::max(most, rows_of(call, g));
   return most;
 }
 
@@ -245,16 +252,17 @@ struct Int8Kernel {
   decltype(&scalar::int8) multiply;
   int rows;    // of a pass, at most
   int offset;  // added to the integers of weights
+  bool tiled;  // more rows go by AMX
 };
 
 Int8Kernel int8_kernel(int isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (isa >= AVX512 && __builtin_cpu_supports("avx512vnni"))
-    return {vnni::int8, rows_at_once(AVX512), 128};
+    return {vnni::int8, rows_at_once(AVX512), 128, isa == AMX};
 #endif
   (void)isa;
-  return {scalar::int8, rows_at_once(SCALAR), 0};
+  return {scalar::int8, rows_at_once(SCALAR), 0, false};
 }
 
 #if defined(__x86_64__)
@@ -364,10 +372,17 @@ EXPORT int bs_int8(const Matmul* call) {
   return guarded([&] {
     const Int8Kernel kernel = int8_kernel(call->isa);
     const int bits = call->format.bits;
-    const IntegerTable tables[2] = {integer_table(call->format.table, bits, kernel.offset),
-                                    integer_table(call->up_table, bits, kernel.offset)};
-    const Int8PassRows x(*call, kernel.rows, kernel.offset);
+    const IntegerTable tables[2] = {integer_table(call->format.table, bits),
+                                    integer_table(call->up_table, bits)};
+    const Int8PassRows x(*call, kernel.rows, kernel.tiled, kernel.offset);
     for_each_tile(*call, 1, [&](int64_t group, int64_t tile) {
+#if defined(__x86_64__)
+      const int64_t rows = rows_of(*call, group);
+      if (kernel.tiled && rows > kernel.rows) {
+        uint8_t* scratch = thread_memory(amx::int8_scratch(rows));
+        return amx::int8_tiles(*call, tables, x.of(group), group, tile, scratch);
+      }
+#endif
       kernel.multiply(*call, tables, x.of(group), group, tile);
     });
   });

@@ -25,6 +25,9 @@ constexpr int64_t padded_rows(int64_t rows, int most) {
   return padded;
 }
 
+// Rows of a pass of int8 x that AMX multiplies.
+constexpr int TILE_PASS = 16;
+
 struct Pass {
   int64_t begin, end;  // rows of x
   int64_t before;      // rows of all passes before it
