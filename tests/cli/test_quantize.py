@@ -548,21 +548,22 @@ def peak():
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
-small, large, target = sys.argv[1:]
-run_plan(plan_conversion(small, Settings(NVFP4)), target + ".small")
+few, every, target = sys.argv[1:]
+run_plan(plan_conversion(few, Settings(NVFP4)), target + ".few")
 before = peak()
-run_plan(plan_conversion(large, Settings(NVFP4)), target)
+run_plan(plan_conversion(every, Settings(NVFP4)), target)
 print(peak() - before)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say")
-def test_the_source_does_not_stay_in_memory(source, tmp_path):
-    """Not as mapped pages either: the peak grows by the tensors in flight, not by the files."""
+def test_the_source_does_not_stay_in_memory(tmp_path):
+    """Not as mapped pages either: more tensors of a size take no more than a few of them do."""
     weight = torch.randn(512, 1024).bfloat16()
     tensors = {f"l{i}.weight": weight.clone() for i in range(128)}
-    large = write_model(tmp_path / "large", tensors, shards=2)
-    command = [sys.executable, "-c", PEAK, str(source), str(large), str(tmp_path / "out")]
+    few = dict(list(tensors.items())[:8])
+    sources = write_model(tmp_path / "few", few), write_model(tmp_path / "all", tensors, shards=2)
+    command = [sys.executable, "-c", PEAK, *map(str, sources), str(tmp_path / "out")]
     grown = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert grown < len(tensors) * weight.nbytes / 2
 
