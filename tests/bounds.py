@@ -14,10 +14,12 @@ UNIT = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-1
 STEEPEST = 1.2
 
 
-def branch_bound(x, w, y, *, x_dtype, bias=None):
-    """Of a float32 branch. x [m, k], w [n, k] with all scales, and the exact y, all float64."""
+def branch_bound(x, w, y, *, x_dtype, bias=None, roundings=1):
+    """Of a float32 branch. x [m, k], w [n, k] with all scales, and the exact y, all float64.
+
+    Weights are rounded to x's dtype `roundings` times."""
     mass = x.abs() @ w.abs().mT
-    weights = UNIT[x_dtype] * mass
+    weights = ((1 + UNIT[x_dtype]) ** roundings - 1) * mass
     summation = (x.shape[-1] + 8) * 2.0**-24 * mass
     epilogue = 4 * 2.0**-24 * (y.abs() + (0 if bias is None else bias.double().abs()))
     return weights + summation + epilogue

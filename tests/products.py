@@ -38,10 +38,10 @@ def defined(q):
     return scaled(q).float() * spread(q)
 
 
-def check(y, x, w, out_dtype, x_dtype, bias=None):
+def check(y, x, w, out_dtype, x_dtype, bias=None, roundings=1):
     """x [m, k] and w [n, k] in float64."""
     expected = x @ w.mT if bias is None else x @ w.mT + bias.double()
-    bound = branch_bound(x, w, expected, x_dtype=x_dtype, bias=bias)
+    bound = branch_bound(x, w, expected, x_dtype=x_dtype, bias=bias, roundings=roundings)
     assert y.dtype == out_dtype
     assert y.shape == expected.shape
     assert ((y.double() - expected).abs() <= bound + cast_bound(expected, out_dtype)).all()
@@ -52,7 +52,9 @@ def check_exact(y, expected):
     assert ((y.double() - expected).abs() <= (1 + 2.0**-20) * UNIT[y.dtype] * expected.abs()).all()
 
 
-def check_gated(y, x, gate, up, activation, gate_bias=None, up_bias=None, *, exactly=False):
+def check_gated(
+    y, x, gate, up, activation, gate_bias=None, up_bias=None, *, exactly=False, roundings=1
+):
     """One gate and one up [n, k]; x [m, k] as it is multiplied."""
     act, wide = parse_activation(activation), x.double()
     branches, bounds = [], []
@@ -60,7 +62,8 @@ def check_gated(y, x, gate, up, activation, gate_bias=None, up_bias=None, *, exa
         value = wide @ exact(weight).mT
         value = value if bias is None else value + bias.double()
         branches.append(value)
-        bounds.append(branch_bound(wide, exact(weight), value, x_dtype=x.dtype, bias=bias))
+        facts = {"x_dtype": x.dtype, "bias": bias, "roundings": roundings}
+        bounds.append(branch_bound(wide, exact(weight), value, **facts))
     g, u = branches
     if act.name == "swiglu_oai":
         g, u = g.clamp(max=act.limit), u.clamp(-act.limit, act.limit) + 1

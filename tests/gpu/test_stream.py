@@ -1,6 +1,7 @@
 """Products on a GPU against the definition. Skipped where there is none."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,9 +11,16 @@ from blockscale.kernels.matmul import sm80
 from blockscale.kernels.prepared import fragments
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups
-from products import check, check_gated, exact, scaled
+from products import check as check_product
+from products import check_gated as check_gated_product
+from products import exact, scaled
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+TWICE_ROUNDED = (1 + 2.0**-8) ** 2 - 1  # to bfloat16
+# Entries of a codebook are rounded to x's dtype, and their products with scales may be.
+check = partial(check_product, roundings=2)
+check_gated = partial(check_gated_product, roundings=2)
 
 SOME = [bs.NVFP4, bs.MXFP4, bs.KBIT4, bs.MXFP8]
 
@@ -45,7 +53,7 @@ def test_rows(placed, m):
         check(y.cpu(), x.double(), exact(q), out_dtype, x.dtype, bias)
 
 
-@pytest.mark.parametrize("m", [1, 4, 16])
+@pytest.mark.parametrize("m", [1, 4, 16, 40])
 def test_float16(placed, m):
     q, w = weight(placed, 48, 512)
     x = torch.randn(m, 512).half()
@@ -53,16 +61,16 @@ def test_float16(placed, m):
     check(y.cpu(), x.double(), exact(q), torch.float32, x.dtype)
 
 
-@pytest.mark.parametrize("m", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 33])
 def test_one_hot_rows_read_single_weights(placed, m):
-    """No sum, so nothing is rounded but the entries of a codebook."""
+    """No sum, so nothing is rounded but entries of a codebook, and their products with scales."""
     q, w = weight(placed, 33, 256)
     at = torch.randperm(256)[:m]
     x = torch.nn.functional.one_hot(at, 256).bfloat16()
     y = bs.matmul(x.cuda(), w, out_dtype=torch.float32).cpu()
     expected = exact(q)[:, at].T
     if placed.is_codebook:
-        assert ((y - expected).abs() <= 2.0**-8 * expected.abs()).all()
+        assert ((y - expected).abs() <= TWICE_ROUNDED * expected.abs()).all()
     else:
         assert torch.equal(y.double(), expected.float().double())
 
@@ -75,7 +83,7 @@ def random_bytes(fmt, n, k):
     return bs.QTensor.from_storage(fmt, codes, scale)
 
 
-@pytest.mark.parametrize("m", [1, 8])
+@pytest.mark.parametrize("m", [1, 8, 16])
 def test_every_code_and_scale(placed, m):
     q = random_bytes(placed, 512, placed.block)  # one block to a row: its NaN stay its own
     x = (torch.randn(m, placed.block) * 2.0**-64).bfloat16()
@@ -87,7 +95,8 @@ def test_every_code_and_scale(placed, m):
     mass = x.double().abs() @ scaled(q)[sound].abs().T
     error = (y[:, sound].double() - expected[:, sound]).abs()
     small = 2.0**-126  # where float32 has fewer bits
-    assert (error <= (2.0**-8 if placed.is_codebook else 2.0**-18) * mass + small).all()
+    rounded = TWICE_ROUNDED if placed.is_codebook else 0
+    assert (error <= (rounded + 2.0**-18) * mass + small).all()
 
 
 def test_unequal_halves_of_a_table():
@@ -100,7 +109,7 @@ def test_unequal_halves_of_a_table():
 
 
 @pytest.mark.parametrize("some", SOME, ids=str)
-@pytest.mark.parametrize("m", [1, 5, 16])
+@pytest.mark.parametrize("m", [1, 5, 16, 40])
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "swiglu_oai"])
 def test_gated(some, m, activation):
     (gate, g), (up, u) = weight(some, 56, 256), weight(some, 56, 256)
@@ -136,6 +145,27 @@ def test_groups(some, dtype):
     assert (y[start:] == 0).all()
 
 
+@pytest.mark.parametrize("some", SOME, ids=str)
+def test_groups_of_many_rows(some):
+    """More than are multiplied at a time, so that weights are read again."""
+    q, w = weight(some, 4, 72, 448)
+    sizes = torch.tensor([150, 0, 30, 7])
+    x = torch.randn(187, 448).bfloat16()
+    y = bs.grouped_matmul(x.cuda(), w, sizes.cuda(), out_dtype=torch.float32).cpu()
+    for i, part in ((0, slice(0, 150)), (2, slice(150, 180)), (3, slice(180, 187))):
+        check(y[part], x[part].double(), exact(q)[i], torch.float32, x.dtype)
+
+
+@pytest.mark.parametrize("some", SOME, ids=str)
+def test_more_rows_than_are_multiplied_at_a_time(some):
+    q, w = weight(some, 200, 4096)
+    x = torch.randn(200, 4096).bfloat16()
+    runs("sm80", x.cuda(), w)
+    y = bs.matmul(x.cuda(), w)
+    check(y.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+    assert torch.equal(bs.matmul(x.cuda(), w), y)
+
+
 def test_many_experts_and_gating():
     q, w = weight(bs.NVFP4, 512, 32, 64)
     up, u = weight(bs.NVFP4, 512, 32, 64)
@@ -162,16 +192,18 @@ def test_sizes_beyond_the_rows_are_clipped():
 @pytest.mark.parametrize("some", SOME, ids=str)
 def test_batches(some):
     q, w = weight(some, 3, 48, 192)
-    x = torch.randn(3, 2, 192).bfloat16()
-    y = bs.matmul(x.cuda(), w).cpu()
-    for i in range(3):
-        check(y[i], x[i].double(), exact(q)[i], torch.bfloat16, x.dtype)
+    for m in (2, 20):
+        x = torch.randn(3, m, 192).bfloat16()
+        y = bs.matmul(x.cuda(), w).cpu()
+        for i in range(3):
+            check(y[i], x[i].double(), exact(q)[i], torch.bfloat16, x.dtype)
 
 
 @pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP8, bs.MXFP4], ids=str)
-def test_both_quantised(x_format):
+@pytest.mark.parametrize("m", [4, 20])
+def test_both_quantised(x_format, m):
     q, w = weight(bs.NVFP4, 48, 192)
-    x = torch.randn(4, 192).bfloat16()
+    x = torch.randn(m, 192).bfloat16()
     runs("sm80", x.cuda(), w, x_format=x_format)
     y = bs.matmul(x.cuda(), w, x_format=x_format, out_dtype=torch.float32).cpu()
     rounded = torch.stack([exact(bs.quantize(row[None], x_format))[0] for row in x])
@@ -179,15 +211,17 @@ def test_both_quantised(x_format):
 
 
 @pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT4], ids=str)
-@pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 32, 64, 128])
 def test_every_config(some, m):
     q, w = weight(some, 130, 1280)
     x = torch.randn(m, 1280).bfloat16()
     problem = bs.explain(x.cuda(), w).problem
     for config in sm80.configs(problem):
-        for splits in {1, 2, config.splits}:
+        for splits, cluster in {(1, False), (2, False), (2, True), (5, True)}:
+            if splits > 1 and not cluster and m > config.columns:
+                continue  # several turns share a counter
             out = torch.full((m, 130), float("nan"), dtype=torch.bfloat16, device="cuda")
-            chosen = replace(config, splits=splits)
+            chosen = replace(config, splits=splits, cluster=cluster)
             launch = (problem, chosen, x.cuda(), (as_groups(w.operand),), (None,), None, out)
             sm80.launch(*launch)
             check(out.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
@@ -199,14 +233,18 @@ def test_every_config(some, m):
 @pytest.mark.parametrize("k", [16, 48, 64, 112, 2880])
 def test_any_k(k):
     q, w = weight(bs.NVFP4, 37, k)
-    for m in (1, 9):
+    for m in (1, 9, 33):
         x = torch.randn(m, k).bfloat16()
         check(bs.matmul(x.cuda(), w).cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
 
 
 def test_strided_and_unaligned_x():
     q, w = weight(bs.NVFP4, 37, 128)
-    for whole in (torch.randn(6, 400).bfloat16()[:, 8:136], torch.randn(6, 131).bfloat16()[:, 3:]):
+    for whole in (
+        torch.randn(6, 400).bfloat16()[:, 8:136],
+        torch.randn(6, 131).bfloat16()[:, 3:],
+        torch.randn(40, 400).bfloat16()[:, 8:136],
+    ):
         placed = torch.empty_strided(whole.shape, whole.stride(), dtype=whole.dtype, device="cuda")
         placed.copy_(whole)
         for rows in (slice(None), slice(None, None, 2), slice(1, 2)):
@@ -271,7 +309,7 @@ def test_nothing_compiles_during_a_capture():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_many_rows(fmt, dtype):
     q, w = weight(fmt, 72, 256)
-    x = torch.randn(200, 256).to(dtype)
+    x = torch.randn(300, 256).to(dtype)
     for each in (w, q.to("cuda")):
         runs("cublas", x.cuda(), each)
         y = bs.matmul(x.cuda(), each, out_dtype=torch.float32)

@@ -15,32 +15,32 @@
 // arrive by asynchronous copies, STAGES deep.
 //
 // What it is specialised by is defined when it is compiled, with the prefix BS_.
-#include "stream_reduce.cuh"
-#include "stream_warp.cuh"
+#if BS_WIDE
+#include "stream_wide.cuh"
+#elif BS_COLUMNS >= 8
+#include "stream_together.cuh"
+#else
+#include "stream_apart.cuh"
+#endif
 
 BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
-    typedef Decoder<X, ELEMENT, BITS, SYMMETRIC> Decode;
     Decode decoders[BRANCHES];
-    const int warp = threadIdx.x / 32;
-    Warp<Decode> self{{a, shared_address(memory) + ZERO_BYTES, static_cast<int>(threadIdx.x % 32),
-                       warp / K_WARPS, warp % K_WARPS},
-                      decoders};
+    const u32 stages = (shared_address(memory) + ZERO_BYTES + ALIGNED - 1) / ALIGNED * ALIGNED;
+    Warp warp(a, stages, decoders);
     const int chunks = (a.k + CHUNK - 1) / CHUNK;
     const int first = static_cast<int>(static_cast<long long>(chunks) * blockIdx.y / gridDim.y);
     const int end = static_cast<int>(static_cast<long long>(chunks) * (blockIdx.y + 1) / gridDim.y);
     if (!a.settled) wait_for_previous();
 #pragma unroll
     for (int i = 0; i < BRANCHES; i++) decoders[i].load(a.weight[i].table);
-    for (int column = rows.begin; column < rows.end; column += COLUMNS) {
-        const int columns = min(rows.end - column, COLUMNS);
-        self.aim(rows, column - rows.begin, first);
-        self.run(first, end, columns, shared_address(memory));
-        self.gather();
+    for (int column = 0; column < rows.end - rows.begin; column += COLUMNS) {
+        warp.run(rows, column, first, end);
         __syncthreads();  // the stages are read no more: sums take their place
         float* left = reinterpret_cast<float*>(memory + ZERO_BYTES);
-        self.leave(left);
+        warp.leave(left);
         __syncthreads();
-        reduce_and_store(a, left, rows, column - rows.begin, columns, blockIdx.z * gridDim.x + blockIdx.x);
+        reduce_and_store(a, left, rows, column, min(rows.end - rows.begin - column, COLUMNS));
+        warp.end_turn();
         __syncthreads();
     }
 }

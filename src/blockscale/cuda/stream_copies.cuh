@@ -1,11 +1,9 @@
 // How chunks of weights and of x come to a warp: asynchronous copies into a ring of stages.
 #pragma once
-#include "stream_rows.cuh"
+#include "stream_place.cuh"
 
-struct Copies {
-    const Arguments& a;
-    u32 shared;  // address of the stages
-    int lane, row_warp, k_warp;
+struct Copies : Place {
+    using Place::Place;
 
     // Where the next chunk of this lane is; each copy moves them on.
     const u8* codes_from[TILES];
@@ -20,26 +18,15 @@ struct Copies {
     BS_DEVICE int x_row() const { return (32 * row_warp + lane) / X_LANES; }
 
     BS_DEVICE void aim(const Rows& rows, int first_column, int first_chunk) {
-        const int tiles = (a.n + 15) / 16, units = (a.k + 63) / 64;
-        const int eights = (a.k / BLOCK + 7) / 8;
         next = first_chunk + k_warp;
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            const Weight& w = a.weight[i % BRANCHES];
-            int tile = (blockIdx.x * ROW_WARPS + row_warp) * (TILES / BRANCHES) + i / BRANCHES;
-            tile = min(tile, tiles - 1);  // a tile beyond the last is computed and not stored
-            long long at = static_cast<long long>(rows.group) * tiles + tile;
-            codes_from[i] = w.codes + at * units * (128 * BITS) +
-                            static_cast<long long>(next) * CODE_BYTES + 16 * lane;
-            scales_from[i] = w.scale + at * eights * 128 + 16 * lane;
+            codes_from[i] = codes_of(i, rows) + static_cast<long long>(next) * CODE_BYTES + 16 * lane;
+            scales_from[i] = scales_of(i, rows) + 16 * lane;
         }
         x_from = static_cast<const u8*>(a.x) +
                  2 * (a.x_stride * (rows.begin + first_column + x_row()) +
                       static_cast<long long>(next) * CHUNK + 8 * x_lane());
-    }
-
-    BS_DEVICE u32 own(u32 stage) const {
-        return stage + K_WARPS * X_BYTES + (row_warp * K_WARPS + k_warp) * WARP_BYTES;
     }
 
     // Of the chunk `next`; what is beyond k reads as zero.
@@ -141,4 +128,26 @@ struct Copies {
         else
             meet(1 + k_warp, 32 * ROW_WARPS);
     }
+
+    // All chunks of this warp, from `first` to `end` of its block; `multiply` takes a stage and a chunk.
+    template <class Multiply>
+    BS_DEVICE void for_chunks(const Rows& rows, int first_column, int first, int end,
+                              const Multiply& multiply) {
+        const int columns = min(rows.end - rows.begin - first_column, COLUMNS);
+        aim(rows, first_column, first);
+        copy_first(end, columns);
+        u32 full = shared, empty = shared + (STAGES - 1) * STAGE_BYTES;
+#pragma unroll 1
+        for (int chunk = first; chunk < end; chunk += K_WARPS) {
+            wait_for_copies<STAGES - 2>();
+            meet_row();
+            copy(empty, end, columns);
+            if (chunk + k_warp < end) multiply(full, chunk + k_warp);
+            empty = full;
+            full = full + STAGE_BYTES == shared + STAGES * STAGE_BYTES ? shared : full + STAGE_BYTES;
+        }
+        wait_for_copies<0>();
+    }
+
+    BS_DEVICE void end_turn() const {}
 };

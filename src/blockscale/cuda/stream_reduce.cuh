@@ -1,45 +1,142 @@
-// Sums of warps and of blocks come together, in a fixed order, and are stored.
+// Sums of warps and of blocks come together, in a fixed order, and are stored: four rows of w at a time,
+// and several such quads by a thread at once, so that it waits for memory once and not for each.
 #pragma once
+#include "cluster.cuh"
 #include "epilogue.cuh"
 #include "stream_rows.cuh"
 
-// One output from its sums, stored. `sum` is indexed by branch.
-BS_DEVICE void finish(const Arguments& a, const float (&sum)[BRANCHES], int group, int row, int column) {
-    float y[BRANCHES];
+constexpr int QUADS = ROWS / 4;     // of one row of x
+constexpr int QUADS_EACH = COLUMNS * QUADS / THREADS;  // of a thread
+constexpr int AT_ONCE = QUADS_EACH < 1 ? 1 : QUADS_EACH > 4 ? 4 : QUADS_EACH;
+constexpr int SUM_PITCH = ROWS + 4;  // floats; what is left in shared memory by four lanes spreads over banks
+
+struct Quad {
+    float of[BRANCHES][4];
+
+    BS_DEVICE void clear() {
 #pragma unroll
-    for (int i = 0; i < BRANCHES; i++) {
-        y[i] = sum[i];
-        if (a.x_scale) y[i] *= a.x_scale[row];
-        if (a.weight[i].tensor_scale) y[i] *= a.weight[i].tensor_scale[group];
-        if (a.weight[i].bias)
-            y[i] += load_number(a.weight[i].bias, static_cast<long long>(group) * a.n + column,
-                                a.bias_dtype);
+        for (int i = 0; i < 4 * BRANCHES; i++) of[i / 4][i % 4] = 0.0f;
     }
-    float value = GATED ? activate(a.activation, y[0], y[BRANCHES - 1], a.alpha, a.limit) : y[0];
-    store_number(a.out, row * a.out_stride + column, value, a.out_dtype);
+
+    BS_DEVICE void add(int branch, float4 v) {
+        of[branch][0] += v.x, of[branch][1] += v.y, of[branch][2] += v.z, of[branch][3] += v.w;
+    }
+};
+
+// What the warps of this block left: [k_warp][branch][column][row].
+BS_DEVICE void add_warps(Quad& sum, const float* left, int quad) {
+    const float* from = left + quad / QUADS * SUM_PITCH + quad % QUADS * 4;
+#pragma unroll
+    for (int warp = 0; warp < K_WARPS; warp++)
+#pragma unroll
+        for (int branch = 0; branch < BRANCHES; branch++)
+            sum.add(branch, *reinterpret_cast<const float4*>(from + (warp * BRANCHES + branch) * COLUMNS * SUM_PITCH));
 }
 
-// Sums of all k warps in order; of all splits in order, by the block that arrives last.
-BS_DEVICE void reduce_and_store(const Arguments& a, const float* left, const Rows& rows,
-                                int first_column, int columns, u32 tile) {
-    constexpr int SIZE = COLUMNS * ROWS;
-    const int splits = gridDim.y, split = blockIdx.y;
-    float* partial = a.partial + static_cast<long long>(tile) * splits * BRANCHES * SIZE;
-    for (int i = threadIdx.x; i < columns * ROWS; i += THREADS) {
-        float sum[BRANCHES];
+struct Finish {
+    const Arguments& a;
+    int group, first_row;  // of x
+    float tensor_scale[BRANCHES];
+
+    BS_DEVICE Finish(const Arguments& a, int group, int first_row)
+        : a(a), group(group), first_row(first_row) {
 #pragma unroll
-        for (int branch = 0; branch < BRANCHES; branch++) {
-            sum[branch] = left[branch * SIZE + i];
-#pragma unroll
-            for (int warp = 1; warp < K_WARPS; warp++)
-                sum[branch] += left[(warp * BRANCHES + branch) * SIZE + i];
-            if (splits > 1) partial[(split * BRANCHES + branch) * SIZE + i] = sum[branch];
-        }
-        int column = blockIdx.x * ROWS + i % ROWS;
-        if (splits == 1 && column < a.n)
-            finish(a, sum, rows.group, rows.begin + first_column + i / ROWS, column);
+        for (int i = 0; i < BRANCHES; i++)
+            tensor_scale[i] = a.weight[i].tensor_scale ? a.weight[i].tensor_scale[group] : 1.0f;
     }
-    if (splits == 1) return;
+
+    BS_DEVICE void store(const Quad& sum, int quad) const {
+        const int row = first_row + quad / QUADS, column = blockIdx.x * ROWS + quad % QUADS * 4;
+        if (column >= a.n) return;
+        const int count = min(a.n - column, 4);
+        const float x_scale = a.x_scale ? a.x_scale[row] : 1.0f;
+        float y[BRANCHES][4], value[4];
+#pragma unroll
+        for (int i = 0; i < BRANCHES; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                y[i][j] = sum.of[i][j] * x_scale * tensor_scale[i];
+                if (a.weight[i].bias && j < count)
+                    y[i][j] += load_number(a.weight[i].bias,
+                                           static_cast<long long>(group) * a.n + column + j, a.bias_dtype);
+            }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            value[j] = GATED ? activate(a.activation, y[0][j], y[BRANCHES - 1][j], a.alpha, a.limit) : y[0][j];
+        store_four(a.out, row * a.out_stride + column, value, count, a.out_dtype);
+    }
+};
+
+// Quad by quad: `add` sums one, and `store` takes it.
+template <class Add, class Store>
+BS_DEVICE void for_quads(int begin, int end, const Add& add, const Store& store) {
+    for (int first = begin + threadIdx.x; first < end; first += AT_ONCE * THREADS) {
+        Quad sums[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            sums[i].clear();
+            if (first + i * THREADS < end) add(sums[i], first + i * THREADS);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * THREADS < end) store(sums[i], first + i * THREADS);
+    }
+}
+
+#if BS_CLUSTER
+// Blocks that share the k of an output are one cluster, and read each other's shared memory: each sums and
+// stores a part, once all have summed their warps in place.
+BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& rows, int first_column,
+                                int columns) {
+    const Finish finish(a, rows.group, rows.begin + first_column);
+    const int splits = gridDim.y, split = blockIdx.y, quads = columns * QUADS;
+    const auto place = [&](int branch, int quad) {
+        return left + branch * COLUMNS * SUM_PITCH + quad / QUADS * SUM_PITCH + quad % QUADS * 4;
+    };
+    if (K_WARPS > 1)
+        for_quads(
+            0, quads, [&](Quad& sum, int quad) { add_warps(sum, left, quad); },
+            [&](const Quad& sum, int quad) {
+#pragma unroll
+                for (int i = 0; i < BRANCHES; i++)
+                    *reinterpret_cast<float4*>(place(i, quad)) =
+                        make_float4(sum.of[i][0], sum.of[i][1], sum.of[i][2], sum.of[i][3]);
+            });
+    meet_cluster();
+    for_quads(
+        quads * split / splits, quads * (split + 1) / splits,
+        [&](Quad& sum, int quad) {
+#pragma unroll 4
+            for (int s = 0; s < splits; s++)
+#pragma unroll
+                for (int i = 0; i < BRANCHES; i++)
+                    sum.add(i, load_of_block(shared_address(place(i, quad)), s));
+        },
+        [&](const Quad& sum, int quad) { finish.store(sum, quad); });
+    meet_cluster();
+}
+#else
+// Sums of all k warps in order; of all splits in order, by the block that arrives last.
+BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& rows, int first_column,
+                                int columns) {
+    const Finish finish(a, rows.group, rows.begin + first_column);
+    const auto to_out = [&](const Quad& sum, int quad) { finish.store(sum, quad); };
+    const auto from_warps = [&](Quad& sum, int quad) { add_warps(sum, left, quad); };
+    const int splits = gridDim.y, quads = columns * QUADS;
+    if (splits == 1) {
+        for_quads(0, quads, from_warps, to_out);
+        return;
+    }
+    constexpr int SIZE = COLUMNS * QUADS;
+    const u32 tile = blockIdx.z * gridDim.x + blockIdx.x;
+    float4* partial = reinterpret_cast<float4*>(a.partial) +
+                      static_cast<long long>(tile) * splits * BRANCHES * SIZE;
+    for_quads(0, quads, from_warps, [&](const Quad& sum, int quad) {
+#pragma unroll
+        for (int i = 0; i < BRANCHES; i++)
+            partial[(blockIdx.y * BRANCHES + i) * SIZE + quad] =
+                make_float4(sum.of[i][0], sum.of[i][1], sum.of[i][2], sum.of[i][3]);
+    });
     __shared__ bool is_last;
     __threadfence();
     __syncthreads();
@@ -50,16 +147,15 @@ BS_DEVICE void reduce_and_store(const Arguments& a, const float* left, const Row
     __syncthreads();
     if (!is_last) return;
     __threadfence();
-    for (int i = threadIdx.x; i < columns * ROWS; i += THREADS) {
-        int column = blockIdx.x * ROWS + i % ROWS;
-        if (column >= a.n) continue;
-        float sum[BRANCHES];
-#pragma unroll
-        for (int branch = 0; branch < BRANCHES; branch++) {
-            sum[branch] = 0.0f;
+    for_quads(
+        0, quads,
+        [&](Quad& sum, int quad) {
+#pragma unroll 4
             for (int s = 0; s < splits; s++)
-                sum[branch] += __ldcg(partial + (s * BRANCHES + branch) * SIZE + i);
-        }
-        finish(a, sum, rows.group, rows.begin + first_column + i / ROWS, column);
-    }
+#pragma unroll
+                for (int i = 0; i < BRANCHES; i++)
+                    sum.add(i, __ldcg(partial + (s * BRANCHES + i) * SIZE + quad));
+        },
+        to_out);
 }
+#endif

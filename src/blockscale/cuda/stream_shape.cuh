@@ -12,6 +12,7 @@ constexpr int TILES = BS_TILES;      // of a warp
 constexpr int ROW_WARPS = BS_ROW_WARPS;
 constexpr int K_WARPS = BS_K_WARPS;
 constexpr int STAGES = BS_STAGES;
+constexpr bool WIDE = BS_WIDE;            // four warps multiply together, by `wgmma`
 constexpr bool GATED = BS_GATED;          // tiles alternate between gate and up
 constexpr bool SYMMETRIC = BS_SYMMETRIC;  // the lower half of a table mirrors its upper half
 
@@ -24,6 +25,9 @@ struct Weight {
 };
 
 struct Arguments {
+#if BS_WIDE
+    alignas(64) u64 x_map[16];  // a CUtensorMap
+#endif
     Weight weight[2];
     const void* x;         // [rows, k], rows apart by x_stride elements
     const float* x_scale;  // one per row, or null
@@ -41,6 +45,8 @@ struct Arguments {
     int settled;  // no kernel that may still run writes the weights
 };
 
+typedef Decoder<X, ELEMENT, BITS, SYMMETRIC> Decode;
+
 constexpr int CHUNK = BS_CHUNK;  // k of a stage of one warp: 128 or 256
 constexpr int UNITS = CHUNK / 64;
 constexpr int WARPS = ROW_WARPS * K_WARPS;
@@ -52,21 +58,39 @@ constexpr int SETS = 8 / SPREAD;                         // accumulators for eig
 constexpr int B_TILES = COLUMNS < 8 ? 1 : COLUMNS / 8;
 constexpr int SUMS = COLUMNS == 1 ? 2 : 4;  // running sums of a lane, of one tile and B tile
 
-// NVFP4: a weight has 2 significant bits, its scale 4. As bits of a 16-bit float, weights are 2^-LIFT of
-// themselves; scales are multiplied by as much of that as their largest leaves room for, sums by the rest.
-constexpr bool SCALES_WEIGHTS = SPREAD == 1 && ELEMENT == E2M1 && SCALE == UE4M3 && BLOCK == 16;
-constexpr float SCALE_LIFT = X::is_bfloat16 ? 0x1p118f : 1.0f;
-constexpr float SUM_LIFT = !SCALES_WEIGHTS ? 1.0f : X::is_bfloat16 ? 0x1p8f : 0x1p14f;
+// Weights are multiplied by their scales where the product is exact in bfloat16, or where a table is rounded
+// to it anyway, and rows of x are many; else sums of blocks are. NVFP4 fits float16 too. Infinities of E5M2
+// would meet scales that bfloat16 rounds to zero.
+constexpr int ELEMENT_BITS = ELEMENT == E2M1 ? 2 : ELEMENT == E2M3 || ELEMENT == E4M3 ? 4 : 3;  // significant
+constexpr int SCALE_BITS = SCALE == E8M0 ? 1 : SCALE == UE4M3 ? 4 : 5;
+constexpr bool FITS = ELEMENT == TABLE || (ELEMENT != E5M2 && ELEMENT_BITS + SCALE_BITS <= 8);
+constexpr bool IS_NVFP4 = ELEMENT == E2M1 && SCALE == UE4M3 && BLOCK == 16;
+constexpr bool SCALES_WEIGHTS =
+    COLUMNS >= 8 && (IS_NVFP4 || (X::is_bfloat16 && FITS && COLUMNS >= 16));
 
-constexpr int X_PITCH = 2 * CHUNK + 16;  // bytes; the 16 spread rows over the banks
-constexpr int X_BYTES = COLUMNS * X_PITCH;
+// Scaled E2M1 is left where shifts put it, 2^-LIFT of itself: scales are multiplied by as much of that
+// as their largest leaves room for, sums by the rest. A power of two may be as large as the largest float:
+// it is made smaller by the largest weight, and sums larger.
+constexpr bool UNLIFTED = ELEMENT == E2M1 && SCALE != E8M0;
+constexpr float HEADROOM = ELEMENT == E4M3 || ELEMENT == TABLE ? 0x1p8f : 0x1p4f;
+constexpr float SCALE_LIFT = UNLIFTED ? (X::is_bfloat16 ? 0x1p118f : 1.0f)
+                             : SCALE == E8M0 ? 1.0f / HEADROOM : 1.0f;
+constexpr float SUM_LIFT = !SCALES_WEIGHTS ? 1.0f
+                           : UNLIFTED     ? (X::is_bfloat16 ? 0x1p8f : 0x1p14f)
+                                          : 1.0f / SCALE_LIFT;
+
+constexpr int X_PITCH = 2 * CHUNK + 16;   // bytes of a row; the 16 spread rows over the banks
+constexpr int PANEL_BYTES = COLUMNS * 128;  // WIDE: of 64 k
+constexpr int X_BYTES = WIDE ? UNITS * PANEL_BYTES : COLUMNS * X_PITCH;
 constexpr int CODE_BYTES = UNITS * 128 * BITS;  // of one tile
 constexpr int EIGHTS = CHUNK < 8 * BLOCK ? 1 : CHUNK / (8 * BLOCK);  // whose scales a chunk needs
 constexpr int SCALE_BYTES = EIGHTS * 128;
 constexpr int WARP_BYTES = TILES * (CODE_BYTES + SCALE_BYTES);
-constexpr int STAGE_BYTES = K_WARPS * X_BYTES + WARPS * WARP_BYTES;
+constexpr int ALIGNED = WIDE ? 1024 : 16;  // where x may start
+constexpr int STAGE_BYTES = (K_WARPS * X_BYTES + WARPS * WARP_BYTES + ALIGNED - 1) / ALIGNED * ALIGNED;
 constexpr int DECODED_BYTES = SCALES_WEIGHTS ? TILES * EIGHTS * 512 : 0;  // of scales, for one warp
-constexpr int ZERO_BYTES = 2 * CHUNK + 32;  // a row of x that is not there
+constexpr int ZERO_BYTES = SPREAD > 1 ? 2 * CHUNK + 32 : 0;  // a row of x that is not there
 static_assert(CHUNK >= 8 * BLOCK || COLUMNS >= 8, "eight blocks stand side by side");
+static_assert(!WIDE || (SCALES_WEIGHTS && ROW_WARPS % 4 == 0), "four warps share rows of x");
 static_assert(!GATED || TILES % 2 == 0, "tiles alternate between gate and up");
 static_assert(COLUMNS == 1 || COLUMNS == 2 || COLUMNS == 4 || COLUMNS % 8 == 0, "columns");

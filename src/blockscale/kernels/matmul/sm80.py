@@ -6,7 +6,7 @@ is the Config. It sums in float32 in a fixed order: the same call gives the same
 
 from __future__ import annotations
 
-from ctypes import Structure, c_float, c_int, c_longlong, c_void_p
+from ctypes import Structure, addressof, c_float, c_int, c_longlong, c_ubyte, c_void_p, memmove
 from functools import lru_cache
 from typing import TypeGuard
 
@@ -15,8 +15,10 @@ from torch import Tensor
 
 from blockscale.formats import CATALOGUE, Float, Format
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.cuda_stream import Config, matrices, stream_configs
+from blockscale.kernels.cuda_config import Config, matrices, x_dtype
+from blockscale.kernels.cuda_stream import stream_configs
 from blockscale.kernels.cuda_tables import is_symmetric, version_of
+from blockscale.kernels.cuda_wide import is_wide
 from blockscale.kernels.cuda_workspace import workspace
 from blockscale.kernels.dequantize.sm80 import decode
 from blockscale.kernels.prepared import fragments
@@ -30,11 +32,14 @@ from blockscale.runtime.cuda import (
     cuda_refusal,
     current_stream,
     function,
+    matrix_map,
 )
 
 NAME = "sm80"
 
-_MOST_ROWS = 128  # of x for a matrix: from there on, decoding once for cuBLAS is faster
+# Rows of x for a matrix, beyond which decoding once for cuBLAS is faster: where four warps multiply
+# together, and elsewhere.
+_MOST_ROWS_WIDE, _MOST_ROWS = 256, 128
 _MOST_MATRICES = 2**16 - 1  # that a grid counts
 _BFLOAT16_BITS = 8  # that are significant
 _X = {"bfloat16": "BFloat16", "float16": "Float16"}
@@ -73,6 +78,12 @@ class Arguments(Structure):
     )
 
 
+class WideArguments(Structure):
+    """Of kernels that read x by a CUtensorMap."""
+
+    _fields_ = (("x_map", c_ubyte * 128), *Arguments._fields_)
+
+
 def refuses(problem: Problem) -> str | None:
     refusal = cuda_refusal(problem.target)
     if refusal is not None:
@@ -89,8 +100,9 @@ def refuses(problem: Problem) -> str | None:
         return f"takes x as bfloat16, which {problem.x_kind} would be rounded to"
     if not 0 < matrices(problem) <= _MOST_MATRICES:
         return f"takes 1 to {_MOST_MATRICES} matrices, not {matrices(problem)}"
-    if not problem.ragged and problem.m > _MOST_ROWS:
-        return f"is for up to {_MOST_ROWS} rows; with {problem.m}, decoding once is faster"
+    most = _MOST_ROWS_WIDE if is_wide(problem) else _MOST_ROWS
+    if not problem.ragged and problem.m > most:
+        return f"is for up to {most} rows; with {problem.m}, decoding once is faster"
     if not stream_configs(problem):
         return f"needs more shared memory than {problem.target} has"
     return None
@@ -139,12 +151,14 @@ class Launch:
         self._tiles, self._matrices = config.output_tiles(problem), matrices(problem)
         self._grid = self._tiles, config.splits, self._matrices
         self._threads = config.threads
-        self._shared = config.shared_bytes(problem.w_kind.format)
+        self._shared = config.shared_bytes(problem)
+        self._cluster = config.splits if config.cluster else 1
         self._overlaps = can_overlap(problem.target)
         self._written = [part.codes for part in self._weights]
         self._written += [part.scale for part in self._weights] + self._tables
         self._version = -1
         self._calls = 0
+        self._arguments = WideArguments if config.wide else Arguments
         self._template = bytes(self._fixed())
 
     def _find_kernel(self) -> Function:
@@ -153,9 +167,9 @@ class Launch:
         symmetric = not halved or all(is_symmetric(table) for table in self._tables)
         return function(_build(self._problem, self._config, symmetric), self._device)
 
-    def _fixed(self) -> Arguments:
+    def _fixed(self) -> Arguments | WideArguments:
         problem = self._problem
-        arguments = Arguments(
+        arguments = self._arguments(
             m=problem.m,
             n=problem.n,
             k=problem.k,
@@ -178,7 +192,7 @@ class Launch:
         out: Tensor,
     ) -> None:
         values, x_scale = (x, None) if _is_copyable(x) else _copyable(self._problem, x)
-        arguments = Arguments.from_buffer_copy(self._template)
+        arguments = self._arguments.from_buffer_copy(self._template)
         arguments.x, arguments.x_stride = values.data_ptr(), values.stride(0)
         arguments.out, arguments.out_stride = out.data_ptr(), out.stride(0)
         arguments.settled = self._is_settled()
@@ -192,12 +206,25 @@ class Launch:
             held.append(sizes)
         if self._problem.bias:
             held += self._add_biases(arguments, biases)
+        if self._config.wide:
+            memmove(addressof(arguments), self._map(values), len(arguments.x_map))
         stream = current_stream(self._device)
-        if self._grid[1] > 1:
+        if self._grid[1] > self._cluster:
             self._add_workspace(arguments, stream)
         self._kernel.launch(
-            self._grid, self._threads, self._shared, stream, arguments, self._overlaps
+            self._grid,
+            self._threads,
+            self._shared,
+            stream,
+            arguments,
+            self._overlaps,
+            self._cluster,
         )
+
+    def _map(self, x: Tensor) -> bytes:
+        rows, k = x.shape
+        dtype = x_dtype(self._problem)
+        return matrix_map(x.data_ptr(), dtype, rows, k, x.stride(0), self._config.columns)
 
     def _is_settled(self) -> bool:
         version = sum(map(version_of, self._written))  # each of which only grows
@@ -209,7 +236,7 @@ class Launch:
         return self._calls > self._SETTLES_AFTER
 
     def _add_biases(
-        self, arguments: Arguments, biases: tuple[Tensor | None, ...]
+        self, arguments: Arguments | WideArguments, biases: tuple[Tensor | None, ...]
     ) -> list[Tensor | None]:
         held = _alike(biases)
         for weight, bias in zip(arguments.weight, held, strict=False):
@@ -218,7 +245,7 @@ class Launch:
                 arguments.bias_dtype = _DTYPES[dtype_name(bias.dtype)]
         return held
 
-    def _add_workspace(self, arguments: Arguments, stream: int) -> None:
+    def _add_workspace(self, arguments: Arguments | WideArguments, stream: int) -> None:
         config, outputs = self._config, self._tiles * self._matrices
         sums = outputs * config.splits * config.columns * config.weight_rows
         partial, arrivals = workspace(self._device, stream, sums, outputs)
@@ -256,7 +283,7 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _build(problem: Problem, config: Config, symmetric: bool) -> Build:
-    x = problem.x if problem.x in _X else "bfloat16"
+    x = x_dtype(problem)
     return _specialised(problem.w, x, problem.gated, problem.ragged, symmetric, config)
 
 
@@ -282,6 +309,8 @@ def _specialised(
         "BS_RAGGED": int(ragged),
         "BS_SYMMETRIC": int(symmetric),
         "BS_MIN_BLOCKS": config.blocks,
+        "BS_WIDE": int(config.wide),
+        "BS_CLUSTER": int(config.cluster),
     }
     return Build("stream.cu", "stream", tuple(defines.items()))
 
@@ -296,7 +325,7 @@ def builds(problem: Problem, config: Config | None = None) -> list[Build]:
 
 
 def instructions(build: Build) -> tuple[str, ...]:
-    return ("HMMA",)
+    return ("HGMMA",) if dict(build.defines)["BS_WIDE"] else ("HMMA",)
 
 
 def every_build(target: str) -> list[Build]:
@@ -332,7 +361,7 @@ def _examples(format: Format, layout: Layout, target: str) -> list[Problem]:
         return few
     return [
         *few,
-        *(example(m) for m in (2, 4, 16, 32, 64)),
+        *(example(m) for m in (2, 4, 16, 32, 64, 128)),
         example(1, "float16"),
         example(1, gated=True),
         example(64, gated=True, groups=64),

@@ -34,6 +34,17 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (_HANDLE, c_char_p),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER(c_int), c_void_p, c_int, c_size_t),
     "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuTensorMapEncodeTiled": (
+        c_void_p,
+        c_int,
+        c_uint,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+        *(c_int,) * 4,
+    ),
 }
 
 
@@ -55,13 +66,18 @@ class LaunchConfig(ctypes.Structure):
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute, of those whose value is an integer."""
+    """CUlaunchAttribute, of those whose value is integers."""
 
-    _fields_ = (("id", c_int), ("_", c_int), ("value", c_int), ("__", c_int * 15))
+    _fields_ = (("id", c_int), ("_", c_int), ("value", c_int * 16))
 
 
 # The kernel may start before the one ahead of it in the stream ends, and wait inside.
-OVERLAP = LaunchAttribute(id=6, value=1)
+OVERLAP = LaunchAttribute(6, 0, (1,))
+
+
+def cluster_of(blocks: tuple[int, int, int]) -> LaunchAttribute:
+    """So many blocks of the grid, by axis, start together and read each other's shared memory."""
+    return LaunchAttribute(4, 0, blocks)
 
 
 class CudaError(RuntimeError):

@@ -31,3 +31,13 @@ def shared_limit(target: str) -> int:
 def can_overlap(target: str) -> bool:
     """Whether a kernel may start before the one ahead of it ends."""
     return capability(target) >= (9, 0)
+
+
+def can_cluster(target: str) -> bool:
+    """Whether blocks of a cluster read each other's shared memory: Hopper, large Blackwell."""
+    return (9, 0) <= capability(target) < (12, 0)
+
+
+def has_wgmma(target: str) -> bool:
+    """Whether four warps multiply together: Hopper alone."""
+    return capability(target) == (9, 0)

@@ -14,8 +14,10 @@ from blockscale.runtime.cuda.driver import (
     INVALID_CONTEXT,
     OVERLAP,
     UNREADABLE_CODE,
+    LaunchAttribute,
     LaunchConfig,
     check,
+    cluster_of,
     context,
     driver_version,
     load_driver,
@@ -25,8 +27,9 @@ from blockscale.runtime.target import target_of
 # CUfunction_attribute
 _STATIC_SHARED, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 3, 4, 8
 
-# grid, threads, shared bytes, stream, overlap
-_Shape = tuple[tuple[int, int, int], int, int, int, bool]
+# grid, threads, shared bytes, stream, overlap, cluster
+_Shape = tuple[tuple[int, int, int], int, int, int, bool, int]
+_Kept = tuple[int, LaunchConfig, "ctypes.Array[LaunchAttribute]"]  # address of what follows
 _MOST_CONFIGS = 1024  # kept of a function: more would be shapes that do not come back
 
 
@@ -39,7 +42,7 @@ class Function:
         self._library = load_driver()
         self._launch = self._library.cuLaunchKernelEx
         self._handle = self._load(code)
-        self._configs: dict[_Shape, tuple[int, LaunchConfig]] = {}  # with their addresses
+        self._configs: dict[_Shape, _Kept] = {}
         self.registers = self._attribute(_REGISTERS)  # of a thread
         self.shared_bytes = self._attribute(_STATIC_SHARED)  # of a CTA, beyond what a launch asks
         self.local_bytes = self._attribute(_LOCAL)  # of a thread: spills and indexed arrays
@@ -67,13 +70,15 @@ class Function:
         stream: int,
         arguments: ctypes.Structure,
         overlap: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Asynchronous. The driver copies `arguments`; what they point to must stay alive.
 
         overlap: start before the kernel ahead in the stream ends. For kernels that wait inside,
         before they read what it may have written or write anything; from sm_90 on.
+        cluster: so many blocks along the second axis of the grid start together.
         """
-        shape = grid, threads, shared, stream, overlap
+        shape = grid, threads, shared, stream, overlap, cluster
         config = self._configs.get(shape) or self._configure(shape)
         struct = c_void_p(addressof(arguments))
         facts = config[0], self._handle, addressof(struct), None
@@ -88,16 +93,20 @@ class Function:
         if status:
             check(status, f"{self.build}: grid {grid}, {threads} threads, {shared} shared bytes")
 
-    def _configure(self, shape: _Shape) -> tuple[int, LaunchConfig]:
-        grid, threads, shared, stream, overlap = shape
+    def _configure(self, shape: _Shape) -> _Kept:
+        grid, threads, shared, stream, overlap, cluster = shape
         if shared > self._max_shared:
             with context(self._index):
                 self._raise_shared(shared)
         if len(self._configs) >= _MOST_CONFIGS:
             self._configs.clear()
-        attributes = (addressof(OVERLAP), 1) if overlap else (None, 0)
-        config = LaunchConfig(*grid, threads, 1, 1, shared, stream, *attributes)
-        self._configs[shape] = kept = addressof(config), config
+        wanted = [OVERLAP] if overlap else []
+        if cluster > 1:
+            wanted.append(cluster_of((1, cluster, 1)))
+        attributes = (LaunchAttribute * len(wanted))(*wanted)
+        first = addressof(attributes) if wanted else None
+        config = LaunchConfig(*grid, threads, 1, 1, shared, stream, first, len(wanted))
+        self._configs[shape] = kept = addressof(config), config, attributes
         return kept
 
     def _load(self, code: bytes) -> int:

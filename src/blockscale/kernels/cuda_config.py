@@ -1,0 +1,104 @@
+"""How cuda/stream.cu is shaped to a problem: the Config, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockscale.formats import E2M1, UE4M3, Float, Format
+from blockscale.problem import Problem
+
+STATIC_SHARED = 2048  # bytes that the kernel has for itself
+_ALIGNED = 1024  # where x starts that four warps multiply together
+_BFLOAT16_BITS = 8  # that are significant
+
+
+@dataclass(frozen=True)
+class Config:
+    columns: int  # rows of x that are multiplied at a time
+    tiles: int  # of 16 rows of w, for each warp
+    row_warps: int
+    k_warps: int
+    stages: int
+    chunk: int  # k of a stage
+    blocks: int  # that a multiprocessor should hold
+    splits: int  # blocks that share the k of an output
+    wide: bool = False  # four warps multiply together, by `wgmma`
+    cluster: bool = False  # the splits of an output read each other's shared memory
+
+    def __str__(self) -> str:
+        split = f", k split in {self.splits}" if self.splits > 1 else ""
+        if self.cluster:
+            split += " in a cluster"
+        return (
+            f"{self.columns} rows of x at a time{' by wgmma' if self.wide else ''}, "
+            f"{self.row_warps} x {self.k_warps} warps with {16 * self.tiles} rows of w each, "
+            f"{self.stages} stages of k={self.chunk}{split}"
+        )
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.row_warps * self.k_warps
+
+    @property
+    def weight_rows(self) -> int:
+        """That a block takes, of gate and up together."""
+        return 16 * self.tiles * self.row_warps
+
+    def output_tiles(self, problem: Problem) -> int:
+        return -(-problem.n * (2 if problem.gated else 1) // self.weight_rows)
+
+    def shared_bytes(self, problem: Problem) -> int:
+        """As the constants of stream_shape.cuh have it."""
+        format = problem.w_kind.format
+        codes = self.chunk * 2 * format.element.bits
+        scales = 128 * max(1, self.chunk // (8 * format.block))
+        stage = self.k_warps * self.columns * (2 * self.chunk + (0 if self.wide else 16))
+        stage += self.row_warps * self.k_warps * self.tiles * (codes + scales)
+        if self.wide:
+            stage = -(-stage // _ALIGNED) * _ALIGNED
+        scaled = scales_weights(format, x_dtype(problem), self.columns)
+        decoded = 4 * scales * self.k_warps * self.weight_rows // 16 if scaled else 0
+        sums = 4 * self.k_warps * self.columns * (self.weight_rows + 8)  # 4 more for each branch
+        zeros = 2 * self.chunk + 32 if self.columns < 8 else 0
+        before = _ALIGNED if self.wide else zeros
+        return before + max(self.stages * stage + decoded, sums)
+
+
+def x_dtype(problem: Problem) -> str:
+    """Of what is multiplied: quantised rows are decoded to bfloat16 first."""
+    return "bfloat16" if "@" in problem.x else problem.x
+
+
+def scales_weights(format: Format, x: str, columns: int) -> bool:
+    """Whether weights are multiplied by their scales, and not the sums of blocks.
+
+    Where rows of x are many and bfloat16 has room for the product of weight and scale, or a table
+    is rounded to it anyway. NVFP4 fits float16 too. Infinities of E5M2 would meet scales that
+    bfloat16 rounds to zero.
+    """
+    element, scale = format.element, format.scale
+    if (element, scale, format.block) == (E2M1, UE4M3, 16):
+        return columns >= 8
+    fits = not isinstance(element, Float) or (
+        element.specials != "ieee" and element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS
+    )
+    return columns >= 16 and x == "bfloat16" and fits
+
+
+def matrices(problem: Problem) -> int:
+    """Of weights that a launch reads, at the most."""
+    return min(problem.groups, problem.m) if problem.ragged else problem.groups
+
+
+def weight_tiles(problem: Problem) -> int:
+    """Of 16 rows, of all matrices."""
+    return -(-problem.n // 16) * (2 if problem.gated else 1) * matrices(problem)
+
+
+def rows_each(problem: Problem) -> float:
+    """Rows of x of a matrix; of ragged groups, as many as one that has any has on average."""
+    if not problem.ragged:
+        return problem.m
+    groups = max(problem.groups, 1)
+    busy = groups * (1 - (1 - 1 / groups) ** problem.m)
+    return problem.m / max(busy, 1)
