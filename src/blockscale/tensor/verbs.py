@@ -282,7 +282,8 @@ def _plan_key(
         activation is not None and not isinstance(activation, (str, Activation))
     ):
         return None  # an error, which is somebody else's to raise
-    for each in (*biases, group_sizes):
+    others: tuple[Any, ...] = (*biases, group_sizes)  # whatever was passed
+    for each in others:
         if each is not None and not isinstance(each, Tensor):
             return None  # likewise
     if group_sizes is not None and _sizes_are_read(x):
