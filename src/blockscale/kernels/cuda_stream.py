@@ -39,11 +39,23 @@ def stream_configs(problem: Problem) -> tuple[Config, ...]:
     return (*wide, *narrow)
 
 
+def stream_candidates(problem: Problem) -> list[Config]:
+    """What measuring may find better: the same with k split, where splits can meet in a cluster."""
+    by_rule = stream_configs(problem)
+    split = [
+        replace(config, splits=splits, cluster=True)
+        for config in by_rule
+        for splits in (2, 4)
+        if can_cluster(problem.target) and splits * config.k_warps * config.chunk <= problem.k
+    ]
+    return list(dict.fromkeys((*by_rule, *split)))
+
+
 def _narrow_configs(problem: Problem) -> list[Config]:
     """In which each warp multiplies by itself, by `mma`."""
     format, columns = problem.w_kind.format, _columns(problem)
     limit = shared_limit(problem.target) - STATIC_SHARED
-    found = []
+    found = _small_blocks(problem, columns) + _pairs_of_splits(problem, columns)
     for tiles, row_warps in _tilings(problem, columns):
         legal = []
         for stages, chunk in ((2, 256), (3, 128), (2, 128)):
@@ -61,6 +73,27 @@ def _narrow_configs(problem: Problem) -> list[Config]:
         # Two blocks cover each other's waits; beyond that, long stages cost less than deep ones.
         found += sorted(legal, key=lambda config: -config.blocks)
     return found
+
+
+def _small_blocks(problem: Problem, columns: int) -> list[Config]:
+    """Where decoding takes long, and there is work for many: four blocks to a multiprocessor, whose
+    warps wait for each other less."""
+    format = problem.w_kind.format
+    slow = format.is_codebook or format.element.bits == 6
+    config = Config(columns, 2, 1, 4, 2, 256, 4, 1)
+    blocks = weight_tiles(problem) / 2 / multiprocessors(problem.target)
+    room = config.blocks * config.shared_bytes(problem) <= shared_limit(problem.target)
+    return [config] if columns < 8 and slow and blocks >= 5 and room else []
+
+
+def _pairs_of_splits(problem: Problem, columns: int) -> list[Config]:
+    """Eight rows, and blocks of eight tiles for nearly every multiprocessor: two for each then."""
+    config = Config(columns, 2, 4, 2, 2, 256, 2, 2, cluster=True)
+    blocks = weight_tiles(problem) / 8 / multiprocessors(problem.target)
+    room = config.blocks * config.shared_bytes(problem) + STATIC_SHARED
+    fits = room <= shared_limit(problem.target) and 4 * config.chunk <= problem.k
+    wanted = columns == 8 and 0.6 <= blocks < 1 and can_cluster(problem.target)
+    return [config] if wanted and fits else []
 
 
 def _columns(problem: Problem) -> int:

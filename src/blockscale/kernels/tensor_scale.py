@@ -24,10 +24,17 @@ from blockscale.kernels.cuda_rows import (
 from blockscale.numerics import tensor_scale_of
 from blockscale.problem import dtype_name
 from blockscale.runtime import target_of
-from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+from blockscale.runtime.cuda import (
+    Build,
+    cuda_refusal,
+    current_stream,
+    function,
+    multiprocessors,
+)
 
-_VALUES = 8  # of a lane: every k is a multiple
-_PART = 1 << 14  # units that a thread block looks at before another one helps
+_VALUES = 8  # of a unit: every k is a multiple
+_AHEAD = 4  # units of a thread, read together: 64 bytes of bfloat16 under way hide the memory
+_BLOCKS = 8  # thread blocks of an SM, which all run at the same time
 _MOST_Y = 1 << 15  # thread blocks of a grid's second dimension
 
 
@@ -56,7 +63,7 @@ def derive(x: Tensor, format: Format, per_row: bool, parts: int | None = None) -
     groups, n, k = x.shape
     x = aligned(x)
     count, units = (groups * n, k // _VALUES) if per_row else (groups, n * k // _VALUES)
-    parts = parts or -(-units // _PART)
+    parts = parts or _parts(units, count, target_of(x.device))
     out = torch.empty(count, dtype=torch.float32, device=x.device)
     shared = torch.zeros(2, count, dtype=torch.int32, device=x.device) if parts > 1 else None
     arguments = Arguments(
@@ -73,6 +80,12 @@ def derive(x: Tensor, format: Format, per_row: bool, parts: int | None = None) -
     return out.reshape(groups, n) if per_row else out
 
 
+def _parts(units: int, count: int, target: str) -> int:
+    """Thread blocks that share the units of a tensor scale, until the GPU is full."""
+    full = -(-_BLOCKS * multiprocessors(target) // count)
+    return max(1, min(full, -(-units // (THREADS * _AHEAD))))
+
+
 @lru_cache(maxsize=256)
 def _build(format: Format, dtype: str) -> Build:
     defines: dict[str, str | int] = {
@@ -80,6 +93,7 @@ def _build(format: Format, dtype: str) -> Build:
         "BS_TENSOR_SCALE": TENSOR_SCALES[format.tensor_scale],
         "BS_NUMBERS": NUMBERS[dtype],
         "BS_VALUES": _VALUES,
+        "BS_AHEAD": _AHEAD,
         "BS_THREADS": THREADS,
     }
     return Build("tensor_scale.cu", "tensor_scale", tuple(defines.items()))

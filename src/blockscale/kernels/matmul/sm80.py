@@ -16,7 +16,7 @@ from torch import Tensor
 from blockscale.formats import CATALOGUE, Float, Format
 from blockscale.kernels.contract import Parts
 from blockscale.kernels.cuda_config import Config, matrices, x_dtype
-from blockscale.kernels.cuda_stream import stream_configs
+from blockscale.kernels.cuda_stream import stream_candidates, stream_configs
 from blockscale.kernels.cuda_tables import is_symmetric, version_of
 from blockscale.kernels.cuda_wide import is_wide
 from blockscale.kernels.cuda_workspace import workspace
@@ -118,6 +118,10 @@ def _is_exact_in_bfloat16(kind: Kind) -> bool:
 
 def configs(problem: Problem) -> tuple[Config, ...]:
     return stream_configs(problem)
+
+
+def candidates(problem: Problem) -> list[Config]:
+    return stream_candidates(problem)
 
 
 def launch(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_void_p
-from dataclasses import dataclass
+from ctypes import Structure, c_uint32, c_void_p
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from torch import Tensor
 
-from blockscale.formats import CATALOGUE, Format
+from blockscale.formats import CATALOGUE
 from blockscale.kernels.cuda_format import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
 from blockscale.kernels.cuda_rows import (
     MOST_UNITS,
@@ -23,7 +23,7 @@ from blockscale.kernels.cuda_rows import (
     matrices,
     rows_of,
 )
-from blockscale.layouts import Layout, canonical
+from blockscale.layouts import canonical
 from blockscale.numerics import rules_of
 from blockscale.problem import Kind, Problem
 from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
@@ -40,6 +40,7 @@ class Arguments(Structure):
         ("codes", Matrices),
         ("scales", Matrices),
         ("rows", Rows),
+        ("share", c_uint32),
     )
 
 
@@ -56,24 +57,32 @@ class Config:
 def refuses(problem: Problem) -> str | None:
     if refusal := cuda_refusal(problem.target):
         return refusal
-    format, layout = problem.w_kind
+    _format, layout = problem.w_kind
     if layout.codes not in PACKINGS or layout.scales not in ("rows", "blocked"):
         return f"writes bits or planes, with scales in rows or blocked; not {layout}"
-    if problem.m * problem.k // _values(format, layout) > MOST_UNITS:
+    if problem.m * problem.k // _values(problem) > MOST_UNITS:
         return f"counts to {MOST_UNITS}: {problem.m} x {problem.k} numbers are too many for a call"
     return None
 
 
 def configs(problem: Problem) -> list[Config]:
-    values = _values(*problem.w_kind)
+    values = _values(problem)
     # A codebook's midpoints are found by every thread block anew: large calls have fewer of these.
     repeat = 4 if problem.m * problem.k // values >= 2**18 else 1
     # A search among many scales takes up to 200 registers: small blocks fill an SM better.
     return [Config(values, repeat, THREADS // 2 if problem.rule == "mse" else THREADS)]
 
 
-def _values(format: Format, layout: Layout) -> int:
-    """Whole groups of the packing. Half a block of 32 keeps registers low, and rows of any k."""
+def _values(problem: Problem) -> int:
+    """Up to 64 bytes of x, which share the work for addresses: further apart, lanes read slowly."""
+    wanted = 16 if problem.x == "float32" else 32
+    least = _least_values(problem)
+    return max(least, wanted) if problem.k % wanted == 0 else least
+
+
+def _least_values(problem: Problem) -> int:
+    """Whole groups of the packing, in rows of any k."""
+    format, layout = problem.w_kind
     least = 32 if layout.codes == "planes" else min(format.block, 16)
     return max(least, format.block // 32)  # a warp holds the largest block
 
@@ -103,7 +112,12 @@ def launch_deriving(
 ) -> None:
     """Like `launch`, and chooses each row's tensor scale too: one kernel for activations."""
     kind = TENSOR_SCALES[problem.w_kind.format.tensor_scale]
-    _launch(problem, config, kind, x, tensor_scale, codebook, codes, scale)
+    _launch(problem, _of_rows(problem, config), kind, x, tensor_scale, codebook, codes, scale)
+
+
+def _of_rows(problem: Problem, config: Config) -> Config:
+    """A thread block has one row: its lanes take less of it, so that more of them have work."""
+    return replace(config, values=_least_values(problem))
 
 
 def _launch(
@@ -137,6 +151,7 @@ def _launch(
         matrices(codes),
         scales,
         rows_of(groups, n, units),
+        config.repeat * config.threads,
     )
     derived = tensor_scales not in ("NONE", "GIVEN")
     every = groups * n * units
@@ -168,8 +183,10 @@ def builds(problem: Problem) -> list[Build]:
     format, config = problem.w_kind.format, configs(problem)[0]
     if not format.has_tensor_scale:
         return [_build(problem, "NONE", config)]
-    ways = ["GIVEN"] + ([TENSOR_SCALES[format.tensor_scale]] if problem.rule == "absmax" else [])
-    return [_build(problem, way, config) for way in ways]
+    found = [_build(problem, "GIVEN", config)]
+    if problem.rule == "absmax":
+        found.append(_build(problem, TENSOR_SCALES[format.tensor_scale], _of_rows(problem, config)))
+    return found
 
 
 def every_build(target: str) -> list[Build]:
@@ -184,7 +201,7 @@ def every_build(target: str) -> list[Build]:
                 verb="quantize",
                 m=1,
                 n=0,
-                k=format.block,
+                k=max(format.block, 32),
                 rule=rule,
                 weighted=is_weighted,
                 x="bfloat16",
