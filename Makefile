@@ -8,13 +8,14 @@ TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo bench test sanitize lint format types contracts clean
+.PHONY: help venv demo bench test sanitize sanitize-gpu lint format types contracts clean
 
 help:
 	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
 	@echo "make test    lint, types, import contracts, tests"
 	@echo "make bench   time the products beside other libraries' (OPTIONS='--shapes all')"
 	@echo "make sanitize   the native code's tests under the address and UB sanitizers"
+	@echo "make sanitize-gpu   the CUDA kernels under compute-sanitizer, where there is a GPU"
 	@echo "make lint | types | contracts | format"
 
 venv: $(STAMP)
@@ -59,6 +60,12 @@ test: lint types contracts
 
 sanitize: venv
 	tools/sanitize.sh $(BIN)/python
+
+# Compiled first: the tool slows everything down.
+sanitize-gpu: venv
+	$(BIN)/python tools/sanitize_gpu.py
+	compute-sanitizer --tool memcheck --error-exitcode 1 $(BIN)/python tools/sanitize_gpu.py
+	compute-sanitizer --tool racecheck --error-exitcode 1 $(BIN)/python tools/sanitize_gpu.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*

@@ -17,6 +17,7 @@ from blockscale.runtime import VARIABLES
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # bench is not installed
 
+from bench.counters_tables import gpu_counters  # noqa: E402
 from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
 from bench.quality_tables import importance  # noqa: E402
 from bench.tables import performance, speed  # noqa: E402
@@ -77,6 +78,7 @@ GENERATORS = {
     "gpu_speed": gpu_speed,
     "gpu_performance": gpu_performance,
     "gpu_verbs": gpu_verbs,
+    "gpu_counters": gpu_counters,
     "quality": quality,
     "importance": importance,
 }
