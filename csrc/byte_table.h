@@ -9,6 +9,8 @@ class ByteTable {
   explicit ByteTable(const void* bytes) {  // 16
 #if defined(__AVX512BW__)
     entries_ = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)bytes));
+#elif defined(__AVX2__)
+    entries_ = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)bytes));
 #elif defined(__aarch64__)
     entries_ = vld1q_u8(static_cast<const uint8_t*>(bytes));
 #else
@@ -27,6 +29,12 @@ class ByteTable {
   __m512i entries_;
   ALWAYS_INLINE u32x16 operator[](const u32x16& codes) const {
     return (u32x16)_mm512_shuffle_epi8(entries_, (__m512i)codes);
+  }
+#elif defined(__AVX2__)
+  __m256i entries_;
+  ALWAYS_INLINE u32x16 operator[](const u32x16& codes) const {
+    return by_parts<uint32_t>(
+        [this](auto part) { return _mm256_shuffle_epi8(entries_, (__m256i)part); }, codes);
   }
 #elif defined(__aarch64__)
   uint8x16_t entries_;

@@ -13,17 +13,26 @@
 
 namespace blockscale::ISA_NAMESPACE {
 
-// lanes += four products of bytes. x86 wants one side unsigned: there the weights are raised by 128,
-// and a sum starts at -128 times the sum of its x.
+// lanes += four products of bytes, none of them -128: sums of two products fit 16 bits. VNNI wants one
+// side unsigned: there the weights are raised by 128, and a sum starts at -128 times that of its x.
 ALWAYS_INLINE i32x16 dot4(const i32x16& sums, const u32x16& weights, uint32_t x) {
 #if defined(__AVX512VNNI__)
   return (i32x16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(int(x)));
+#elif defined(__AVX2__)
+  const __m256i four = _mm256_set1_epi32(int(x)), ones = _mm256_set1_epi16(1);
+  return by_parts<int32_t>(
+      [four, ones](auto sum, auto bytes) {
+        const auto w = (__m256i)bytes;
+        const __m256i signed_x = _mm256_sign_epi8(four, w);  // with the signs of the weights
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), signed_x);
+        return _mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(pairs, ones));
+      },
+      sums, weights);
 #elif defined(__aarch64__)
   const int8x16_t four = vreinterpretq_s8_u32(vdupq_n_u32(x));
   return by_parts<int32_t>(
       [four](auto sum, auto bytes) {
         const auto w = (int8x16_t)bytes;
-        // Sums of two products fit: neither byte is -128.
         const int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(four));
         return vpadalq_s16((int32x4_t)sum, vpaddq_s16(low, vmull_high_s8(w, four)));
       },

@@ -73,6 +73,7 @@ void int8_tiles(const Matmul& call, const IntegerTable* tables, const Int8Rows& 
   }
 
 BLOCKSCALE_INT8(scalar)
+BLOCKSCALE_INT8(avx2)
 BLOCKSCALE_INT8(vnni)
 
 }  // namespace blockscale

@@ -1,3 +1,4 @@
 #define ISA_NAMESPACE avx2
 #include "blocks.h"
 #include "stream.h"
+#include "int8.h"

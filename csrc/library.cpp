@@ -260,6 +260,7 @@ Int8Kernel int8_kernel(int isa) {
   __builtin_cpu_init();
   if (isa >= AVX512 && __builtin_cpu_supports("avx512vnni"))
     return {vnni::int8, rows_at_once(AVX512), 128, isa == AMX};
+  if (isa >= AVX2) return {avx2::int8, rows_at_once(AVX2), 0, false};
 #endif
   (void)isa;
   return {scalar::int8, rows_at_once(SCALAR), 0, false};

@@ -78,6 +78,5 @@ NATIVE = [
     for isa in ISAS
     for algorithm in (("amx",) if isa == "amx" else ("stream", "blocks"))
 ]
-# Products of bytes are written for any machine, for VNNI, and for tiles.
-INT8 = [Way("cpu", isa, "int8") for isa in ISAS if isa in ("scalar", "avx512", "amx")]
+INT8 = [Way("cpu", isa, "int8") for isa in ISAS]
 EVERY = [Way("cpu"), Way("reference"), *NATIVE]
