@@ -31,14 +31,6 @@ BS_DEVICE void wait_at(u32 barrier, u32 parity) {
     while (!open);
 }
 
-// A run of bytes, a multiple of 16, from and to where multiples of 16 are.
-BS_DEVICE void copy_bulk(u32 to, const void* from, int bytes, u32 barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
-
 // A box of a matrix; what is beyond the matrix becomes zero.
 BS_DEVICE void copy_box(u32 to, const void* map, int column, int row, u32 barrier) {
     asm volatile(
@@ -50,6 +42,15 @@ BS_DEVICE void copy_box(u32 to, const void* map, int column, int row, u32 barrie
 
 // Shared memory that this thread used in the ordinary way may be copied to.
 BS_DEVICE void order_copies_after_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// The same of three dimensions.
+BS_DEVICE void copy_box(u32 to, const void* map, int first, int second, int third, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
+        "l"(map), "r"(first), "r"(second), "r"(third), "r"(barrier)
+        : "memory");
+}
 
 BS_DEVICE void fetch_map(const void* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -25,7 +25,6 @@ struct Warp : Tiles<Copies> {
     }
 
     BS_DEVICE void multiply_chunk(u32 stage) {
-        const u32 codes = own(stage), scales = codes + TILES * CODE_BYTES;
         const u32 x_at = x_address(stage, lane % 8 % COLUMNS), zeros = shared - ZERO_BYTES;
         // Which block's columns this lane names; two steps of one load are two blocks of 16.
         const int place = lane % 8 / COLUMNS;
@@ -36,14 +35,14 @@ struct Warp : Tiles<Copies> {
             float c[SETS][TILES][4];
 #pragma unroll
             for (int i = 0; i < TILES; i++)
-                load_scales(scale_words[i], scales + i * SCALE_BYTES + 128 * part);
+                load_scales(scale_words[i], scales_at(stage, i) + 128 * part);
 #pragma unroll
             for (int step = 0; step < PART / 16; step += 2) {
                 const int at = part * (PART / 16) + step;  // in the chunk
                 if (step % 4 == 0)
 #pragma unroll
                     for (int i = 0; i < TILES; i++)
-                        load_codes(words[i], codes + i * CODE_BYTES + at / 4 * 128 * BITS);
+                        load_codes(words[i], codes_at(stage, i) + at / 4 * 128 * BITS);
                 u32 x[4];
                 load_matrices(x, (named == 16 * step / BLOCK / SETS ? x_at : zeros) + 32 * at);
 #pragma unroll

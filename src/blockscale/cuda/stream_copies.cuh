@@ -17,12 +17,28 @@ struct Copies : Place {
     BS_DEVICE int x_lane() const { return (32 * row_warp + lane) % X_LANES; }
     BS_DEVICE int x_row() const { return (32 * row_warp + lane) / X_LANES; }
 
+    // Of tile i of this warp; a tile beyond the last is computed and not stored.
+    BS_DEVICE long long tile_of(int i, const Rows& rows) const {
+        const int tile = (blockIdx.x * ROW_WARPS + row_warp) * (TILES / BRANCHES) + i / BRANCHES;
+        return static_cast<long long>(rows.group) * tiles() + min(tile, tiles() - 1);
+    }
+
+    // In a stage, the codes of a warp's tiles and then their scales follow x.
+    BS_DEVICE u32 codes_at(u32 stage, int i) const {
+        return stage + K_WARPS * X_BYTES + (row_warp * K_WARPS + k_warp) * WARP_BYTES + i * CODE_BYTES;
+    }
+    BS_DEVICE u32 scales_at(u32 stage, int i) const {
+        return codes_at(stage, TILES) + i * SCALE_BYTES;
+    }
+
     BS_DEVICE void aim(const Rows& rows, int first_column, int first_chunk) {
         next = first_chunk + k_warp;
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            codes_from[i] = codes_of(i, rows) + static_cast<long long>(next) * CODE_BYTES + 16 * lane;
-            scales_from[i] = scales_of(i, rows) + 16 * lane;
+            const Weight& w = a.weight[i % BRANCHES];
+            codes_from[i] = w.codes + tile_of(i, rows) * units() * (128 * BITS) +
+                            static_cast<long long>(next) * CODE_BYTES + 16 * lane;
+            scales_from[i] = w.scale + tile_of(i, rows) * eights() * 128 + 16 * lane;
         }
         x_from = static_cast<const u8*>(a.x) +
                  2 * (a.x_stride * (rows.begin + first_column + x_row()) +
@@ -32,23 +48,23 @@ struct Copies : Place {
     // Of the chunk `next`; what is beyond k reads as zero.
     template <bool WHOLE>
     BS_DEVICE void copy_weights(u32 stage) {
-        const u32 to = own(stage) + 16 * lane;
-        const int codes_left = ((a.k + 63) / 64 - next * UNITS) * 128 * BITS - 16 * lane;
-        const int eight = next * CHUNK / (8 * BLOCK), eights_left = (a.k / BLOCK + 7) / 8 - eight;
+        const int codes_left = (units() - next * UNITS) * 128 * BITS - 16 * lane;
+        const int eight = next * CHUNK / (8 * BLOCK), eights_left = eights() - eight;
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
+            const u32 to = codes_at(stage, i) + 16 * lane;
 #pragma unroll
             for (int j = 0; j < CODE_BYTES; j += 512)
                 if (j + 512 > CODE_BYTES && 16 * lane >= CODE_BYTES - j)
                     continue;
                 else if (WHOLE)
-                    copy_async(to + i * CODE_BYTES + j, codes_from[i] + j);
+                    copy_async(to + j, codes_from[i] + j);
                 else
-                    copy_async(to + i * CODE_BYTES + j,
+                    copy_async(to + j,
                                j < codes_left ? codes_from[i] + j : a.weight[0].codes, j < codes_left);
             codes_from[i] += K_WARPS * CODE_BYTES;
             if (16 * lane < SCALE_BYTES) {
-                const u32 scales_to = to + TILES * CODE_BYTES + i * SCALE_BYTES;
+                const u32 scales_to = scales_at(stage, i) + 16 * lane;
                 const bool there = lane / 8 < eights_left;
                 const u8* from = scales_from[i] + 128 * eight;
                 if (WHOLE)

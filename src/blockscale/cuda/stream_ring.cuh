@@ -1,7 +1,6 @@
-// How chunks come to warps that multiply together: copies by the hardware into a ring of stages. Every warp
-// has its own weights copied as soon as it is done with those before; x, which the warps of a row share,
-// is copied by the first of them when all are done with it. Each slot of the ring has a barrier that
-// opens when it is full, and one for when its x has been read.
+// How chunks come to warps that multiply together: boxes of weights and of x, copied by the hardware into a
+// ring of stages, at the word of one lane for all warps that are at the same k. Each slot of the ring has a
+// barrier that opens when it is full, and one that opens when it has been read.
 #pragma once
 #include "bulk.cuh"
 #include "stream_place.cuh"
@@ -9,6 +8,9 @@
 
 struct Ring : Place {
     static constexpr int SLOTS = K_WARPS * STAGES;
+    static constexpr int BLOCK_TILES = ROW_WARPS * TILES;
+    static constexpr int BRANCH_TILES = BLOCK_TILES / BRANCHES;
+    static constexpr int CHUNK_BYTES = X_BYTES + BLOCK_TILES * (CODE_BYTES + SCALE_BYTES);
 
     // A slot, and whether its barriers open for an even or an odd time.
     struct Turn {
@@ -21,9 +23,6 @@ struct Ring : Place {
     };
 
     u32 barriers;
-    const u8* codes_from[TILES];
-    const u8* scales_from[TILES];
-    int first_row;  // of x
     Turn turn;
 
     BS_DEVICE Ring(const Arguments& a, u32 shared) : Place(a, shared) {
@@ -31,8 +30,9 @@ struct Ring : Place {
         barriers = shared_address(memory);
         if (threadIdx.x == 0) {
             fetch_map(a.x_map);
+            for (int i = 0; i < BRANCHES; i++) fetch_map(a.code_map[i]), fetch_map(a.scale_map[i]);
             for (int i = 0; i < SLOTS; i++) {
-                make_barrier(barriers + 8 * i, ROW_WARPS + 1);
+                make_barrier(barriers + 8 * i, 1);
                 make_barrier(barriers + 8 * (SLOTS + i), ROW_WARPS);
             }
             show_barriers();
@@ -44,69 +44,62 @@ struct Ring : Place {
     BS_DEVICE u32 read(int slot) const { return full(slot) + 8 * SLOTS; }
     BS_DEVICE u32 stage_of(int slot) const { return shared + slot * STAGE_BYTES; }
 
-    BS_DEVICE void aim(const Rows& rows, int first_column) {
+    // In a stage, what belongs together of all k warps: x, then codes, then scales. Tiles of gate come
+    // before those of up.
+    BS_DEVICE u32 x_at(u32 stage) const { return stage + k_warp * X_BYTES; }
+    BS_DEVICE u32 block_codes(u32 stage) const {
+        return stage + K_WARPS * X_BYTES + k_warp * (BLOCK_TILES * CODE_BYTES);
+    }
+    BS_DEVICE u32 block_scales(u32 stage) const {
+        return stage + K_WARPS * (X_BYTES + BLOCK_TILES * CODE_BYTES) + k_warp * (BLOCK_TILES * SCALE_BYTES);
+    }
+    BS_DEVICE int place_of_tile(int i) const {
+        return i % BRANCHES * BRANCH_TILES + row_warp * (TILES / BRANCHES) + i / BRANCHES;
+    }
+    BS_DEVICE u32 codes_at(u32 stage, int i) const {
+        return block_codes(stage) + place_of_tile(i) * CODE_BYTES;
+    }
+    BS_DEVICE u32 scales_at(u32 stage, int i) const {
+        return block_scales(stage) + place_of_tile(i) * SCALE_BYTES;
+    }
+
+    // By one lane. What is beyond k, the last tile or the last row of x becomes zero.
+    BS_DEVICE void fetch_weights(int slot, int chunk, int first_tile) const {
+        const u32 barrier = full(slot), stage = stage_of(slot);
+        arrive_and_expect(barrier, CHUNK_BYTES);
 #pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            codes_from[i] = codes_of(i, rows);
-            scales_from[i] = scales_of(i, rows);
+        for (int i = 0; i < BRANCHES; i++) {
+            copy_box(block_codes(stage) + i * (BRANCH_TILES * CODE_BYTES), a.code_map[i], 0, chunk * UNITS,
+                     first_tile, barrier);
+            copy_box(block_scales(stage) + i * (BRANCH_TILES * SCALE_BYTES), a.scale_map[i], 0,
+                     chunk * CHUNK / (8 * BLOCK), first_tile, barrier);
         }
-        first_row = rows.begin + first_column;
     }
 
-    // Of a chunk; what is beyond k becomes zero.
-    BS_DEVICE void fetch_weights(int slot, int chunk) const {
-        const u32 to = own(stage_of(slot)), scales_to = to + TILES * CODE_BYTES, barrier = full(slot);
-        const int eight = chunk * CHUNK / (8 * BLOCK);
-        const bool whole = (chunk + 1) * CHUNK <= a.k;
-        const int code_bytes = whole ? CODE_BYTES : (units() - chunk * UNITS) * 128 * BITS;
-        const int scale_bytes = whole ? SCALE_BYTES : min((eights() - eight) * 128, SCALE_BYTES);
-        if (lane == 0) {
-            arrive_and_expect(barrier, TILES * (code_bytes + scale_bytes));
-#pragma unroll
-            for (int i = 0; i < TILES; i++) {
-                copy_bulk(to + i * CODE_BYTES, codes_from[i] + static_cast<long long>(chunk) * CODE_BYTES,
-                          code_bytes, barrier);
-                copy_bulk(scales_to + i * SCALE_BYTES, scales_from[i] + 128 * eight, scale_bytes, barrier);
-            }
-        }
-        if (!whole)
-#pragma unroll 1
-            for (int i = 0; i < TILES; i++) {
-                clear_bytes(to + i * CODE_BYTES + code_bytes, CODE_BYTES - code_bytes);
-                clear_bytes(scales_to + i * SCALE_BYTES + scale_bytes, SCALE_BYTES - scale_bytes);
-            }
-    }
-
-    BS_DEVICE void clear_bytes(u32 from, int bytes) const {
-        for (int at = 4 * lane; at < bytes; at += 128)
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(from + at), "r"(0u) : "memory");
-    }
-
-    // By one lane for all warps of the row; beyond k and the last row there are zeros.
-    BS_DEVICE void fetch_x(int slot, int chunk) const {
-        const u32 to = stage_of(slot) + k_warp * X_BYTES, barrier = full(slot);
-        arrive_and_expect(barrier, X_BYTES);
+    BS_DEVICE void fetch_x(int slot, int chunk, int first_row) const {
 #pragma unroll
         for (int panel = 0; panel < UNITS; panel++)
-            copy_box(to + panel * PANEL_BYTES, a.x_map, chunk * CHUNK + 64 * panel, first_row, barrier);
+            copy_box(x_at(stage_of(slot)) + panel * PANEL_BYTES, a.x_map, chunk * CHUNK + 64 * panel,
+                     first_row, full(slot));
     }
 
     // All chunks of this warp, from `first` to `end` of its block; `multiply` takes a stage, a chunk and the
-    // barrier of the slot before, at which it arrives when the x there has been read.
+    // barrier of the slot before, at which it arrives when that has been read.
     template <class Multiply>
     BS_DEVICE void for_chunks(const Rows& rows, int first_column, int first, int end,
                               const Multiply& multiply) {
         const bool leads = row_warp == 0 && lane == 0;
-        aim(rows, first_column);
-        Turn ahead = turn;
+        const int first_tile = rows.group * tiles() + blockIdx.x * BRANCH_TILES;
+        const int first_row = rows.begin + first_column;
         int next = first + k_warp;  // chunk to fetch
-        for (int i = 0; i < STAGES && next < end; i++, next += K_WARPS, ahead.step_on())
-            fetch_weights(ahead.slot, next);
-        wait_for_previous();
         if (leads) {
+            Turn ahead = turn;
+            for (int i = 0; i < STAGES && next < end; i++, next += K_WARPS, ahead.step_on())
+                fetch_weights(ahead.slot, next, first_tile);
+            wait_for_previous();
             ahead = turn;
             for (int chunk = first + k_warp; chunk < next; chunk += K_WARPS, ahead.step_on())
-                fetch_x(ahead.slot, chunk);
+                fetch_x(ahead.slot, chunk, first_row);
         }
         __syncwarp();
         Turn last = turn;
@@ -115,15 +108,13 @@ struct Ring : Place {
         for (int chunk = first + k_warp; chunk < end; chunk += K_WARPS) {
             wait_at(full(turn.slot), turn.parity);
             multiply(stage_of(turn.slot), chunk, read_last);
-            __syncwarp();
-            if (next < end) fetch_weights(turn.slot, next);
-            // The x of the slot before goes with the weights that were fetched into it a chunk ago.
-            if (leads && read_last && next - K_WARPS < end) {
+            if (leads && read_last && next < end) {
                 wait_at(read_last, last.parity);
-                fetch_x(last.slot, next - K_WARPS);
+                fetch_weights(last.slot, next, first_tile);
+                fetch_x(last.slot, next, first_row);
+                next += K_WARPS;
             }
             __syncwarp();
-            next += K_WARPS;
             read_last = read(turn.slot);
             last = turn;
             turn.step_on();

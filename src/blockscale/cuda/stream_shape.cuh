@@ -26,7 +26,9 @@ struct Weight {
 
 struct Arguments {
 #if BS_WIDE
-    alignas(64) u64 x_map[16];  // a CUtensorMap
+    alignas(64) u64 x_map[16];  // a CUtensorMap of x, and of the weights' codes and scales
+    u64 code_map[2][16];
+    u64 scale_map[2][16];
 #endif
     Weight weight[2];
     const void* x;         // [rows, k], rows apart by x_stride elements

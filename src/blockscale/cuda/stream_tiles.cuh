@@ -38,13 +38,13 @@ struct Tiles : Fetch {
         return shared + STAGES * STAGE_BYTES + (row_warp * K_WARPS + k_warp) * DECODED_BYTES;
     }
 
-    BS_DEVICE void decode_scales(u32 from) const {
+    BS_DEVICE void decode_scales(u32 stage) const {
         __syncwarp();  // the last ones are read
 #pragma unroll
         for (int i = 0; i < TILES * EIGHTS; i++) {
             u32 word[1], out[4];
             float s[4];
-            load_words(word, from + 128 * i + 4 * lane);
+            load_words(word, this->scales_at(stage, i / EIGHTS) + 128 * (i % EIGHTS) + 4 * lane);
             ScaleDecoder<SCALE>::four(s, word[0]);
 #pragma unroll
             for (int j = 0; j < 4; j++) {

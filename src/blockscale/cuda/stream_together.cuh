@@ -22,9 +22,8 @@ struct Warp : Tiles<Copies> {
     }
 
     BS_DEVICE void multiply_chunk(u32 stage, int chunk) {
-        const u32 codes = own(stage), scales_at = codes + TILES * CODE_BYTES;
         const u32 x_at = x_address(stage, lane % 8);
-        if (SCALES_WEIGHTS) decode_scales(scales_at);
+        if (SCALES_WEIGHTS) decode_scales(stage);
 #pragma unroll UNROLL
         for (int part = 0; part < UNITS; part++) {
             const int unit = unit_of(chunk, part);
@@ -32,11 +31,11 @@ struct Warp : Tiles<Copies> {
             Scales scales[TILES];
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
-                load_codes(words[i], codes + i * CODE_BYTES + part * 128 * BITS);
+                load_codes(words[i], codes_at(stage, i) + part * 128 * BITS);
                 if (SCALES_WEIGHTS)
                     load_decoded(scales[i].of_weights, i, unit);
                 else  // eight blocks have 128 bytes, of which a unit takes some
-                    load_words(scales[i].of_sums, scales_at + i * SCALE_BYTES + unit / UNITS_OF_EIGHT * 128 +
+                    load_words(scales[i].of_sums, scales_at(stage, i) + unit / UNITS_OF_EIGHT * 128 +
                                                       unit % UNITS_OF_EIGHT * 4 * SCALE_WORDS +
                                                       16 * (lane / 4));
             }

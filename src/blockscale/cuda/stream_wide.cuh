@@ -6,29 +6,31 @@
 struct Warp : Tiles<Ring> {
     using Tiles::Tiles;
 
-    // What is wanted of a tile and a unit of it, ahead of time.
+    // What is wanted of a tile and a unit of it: ahead of time, where there are registers for it.
+    static constexpr int REGISTERS = 65536 / (THREADS * BS_MIN_BLOCKS);
+    static constexpr bool AHEAD = REGISTERS > 128 || TILES * COLUMNS / 2 + 4 * BITS < 48;
     struct Coded {
         u32 words[BITS], scales[4][2];
     };
 
-    BS_DEVICE void load(Coded& coded, u32 codes, int chunk, int i) const {
+    BS_DEVICE void load(Coded& coded, u32 stage, int chunk, int i) const {
         const int part = i / TILES, tile = i % TILES;
-        load_codes(coded.words, codes + tile * CODE_BYTES + part * 128 * BITS);
+        load_codes(coded.words, codes_at(stage, tile) + part * 128 * BITS);
         load_decoded(coded.scales, tile, unit_of(chunk, part));
     }
 
     // While the tensor cores have a unit, the next is decoded. When the first has been handed over and those
-    // before it are done, the x before this one has been read.
+    // before it are done, the chunk before this one has been read.
     BS_DEVICE void multiply_chunk(u32 stage, int chunk, u32 read_before) {
-        const u32 codes = own(stage);
         const u32 x = panel_word(__shfl_sync(~0u, stage + k_warp * X_BYTES, 0));  // the same in all lanes
-        decode_scales(codes + TILES * CODE_BYTES);
+        decode_scales(stage);
         Coded coded[2];
-        load(coded[0], codes, chunk, 0);
+        load(coded[0], stage, chunk, 0);
 #pragma unroll
         for (int i = 0; i < UNITS * TILES; i++) {
             const int part = i / TILES, tile = i % TILES;
-            if (i + 1 < UNITS * TILES) load(coded[(i + 1) % 2], codes, chunk, i + 1);
+            if (AHEAD ? i + 1 < UNITS * TILES : i > 0)
+                load(coded[(i + AHEAD) % 2], stage, chunk, i + AHEAD);
             u32 w[4][4];
 #pragma unroll
             for (int step = 0; step < 4; step++)

@@ -18,7 +18,7 @@ from blockscale.kernels.cuda_config import (
     weight_tiles,
     x_dtype,
 )
-from blockscale.kernels.cuda_wide import sharing, wide_columns, wide_configs
+from blockscale.kernels.cuda_wide import wide_configs
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import can_cluster, multiprocessors, shared_limit
 
@@ -33,10 +33,7 @@ def stream_configs(problem: Problem) -> tuple[Config, ...]:
     narrow = _narrow_configs(problem)
     if rows_each(problem) <= 8:
         return tuple(narrow)
-    wide = wide_configs(problem)
-    if wide_columns(problem) == 16 and sharing(problem) < 1.8:
-        return (*narrow, *wide)
-    return (*wide, *narrow)
+    return (*wide_configs(problem), *narrow)
 
 
 def stream_candidates(problem: Problem) -> list[Config]:

@@ -23,7 +23,7 @@ _MOST_SPLITS = 8  # blocks of a cluster
 _FEW_SUMS = 64  # columns times tiles of a warp, of which a multiprocessor holds 16 warps, else 8
 
 
-def wide_columns(problem: Problem) -> int:
+def _columns(problem: Problem) -> int:
     """Rows of x at a time; where groups are ragged, enough for most of them to take one turn."""
     rows = rows_each(problem)
     if problem.ragged:
@@ -37,10 +37,10 @@ def is_wide(problem: Problem) -> bool:
     return has_wgmma(problem.target) and scales_weights(format, x_dtype(problem), _COLUMNS[0])
 
 
-def sharing(problem: Problem) -> float:
+def _sharing(problem: Problem, columns: int) -> float:
     """Warps that the GPU has for each tile of weights, where each takes one (two, if gated)."""
     tiles = 2 if problem.gated else 1
-    return _warps(wide_columns(problem) * tiles, problem) * tiles / max(weight_tiles(problem), 1)
+    return _warps(columns * tiles, problem) * tiles / max(weight_tiles(problem), 1)
 
 
 def _warps(sums: int, problem: Problem) -> int:
@@ -55,13 +55,14 @@ def wide_configs(problem: Problem) -> list[Config]:
     """
     if not is_wide(problem):
         return []
-    columns, share = wide_columns(problem), sharing(problem)
+    columns = _columns(problem)
+    share = _sharing(problem, columns)
     least = 2 if problem.gated else 1
     shapes: list[tuple[int, int, int, int]] = []  # tiles, row warps, k warps, splits
     if columns > 64 and not problem.gated and share < 1.6:  # two tiles share what they read of x
         shapes.append((2, 8, 1, 1 if share < 0.9 else 2))
     elif share < 1.8:
-        shapes.append((least, 8, 1, 1))
+        shapes.append((2 if columns > 32 else least, 8, 1, 1))
     elif columns > 64:
         shapes.append((least, 4, 2, max(1, int(share / 2))))
     elif share < 3.5:

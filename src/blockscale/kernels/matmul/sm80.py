@@ -33,6 +33,7 @@ from blockscale.runtime.cuda import (
     current_stream,
     function,
     matrix_map,
+    tensor_map,
 )
 
 NAME = "sm80"
@@ -78,10 +79,18 @@ class Arguments(Structure):
     )
 
 
-class WideArguments(Structure):
-    """Of kernels that read x by a CUtensorMap."""
+_Map = c_ubyte * 128  # a CUtensorMap
 
-    _fields_ = (("x_map", c_ubyte * 128), *Arguments._fields_)
+
+class WideArguments(Structure):
+    """Of kernels to which the hardware copies x and weights by itself."""
+
+    _fields_ = (
+        ("x_map", _Map),
+        ("code_map", _Map * 2),
+        ("scale_map", _Map * 2),
+        *Arguments._fields_,
+    )
 
 
 def refuses(problem: Problem) -> str | None:
@@ -182,6 +191,10 @@ class Launch:
         )
         for i, part in enumerate(self._weights):
             arguments.weight[i] = Weight(*map(_address, part), None)
+            if isinstance(arguments, WideArguments):
+                code_map, scale_map = _weight_maps(problem, self._config, part)
+                arguments.code_map[i] = _Map.from_buffer_copy(code_map)
+                arguments.scale_map[i] = _Map.from_buffer_copy(scale_map)
         if problem.gated:
             activation = parse_activation(problem.activation)
             arguments.activation = _ACTIVATIONS[activation.name]
@@ -254,6 +267,25 @@ class Launch:
         sums = outputs * config.splits * config.columns * config.weight_rows
         partial, arrivals = workspace(self._device, stream, sums, outputs)
         arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
+
+
+def _weight_maps(problem: Problem, config: Config, part: Parts) -> tuple[bytes, bytes]:
+    """Of codes and scales in words of 4 bytes: [tile, unit of 64 k, word] and [tile, eight blocks,
+    word], of which a block takes its tiles and a chunk at a time."""
+    format = problem.w_kind.format
+    tiles = problem.groups * -(-problem.n // 16)
+    of_block = config.weight_rows // 16 // (2 if problem.gated else 1)
+
+    def described(address: int, words: int, along_k: int, of_chunk: int) -> bytes:
+        sizes, strides = (words, along_k, tiles), (words, words * along_k)
+        return tensor_map(address, "uint32", sizes, strides, (words, of_chunk, of_block))
+
+    units, eights = -(-problem.k // 64), -(-problem.k // (8 * format.block))
+    chunk_eights = max(1, config.chunk // (8 * format.block))
+    return (
+        described(part.codes.data_ptr(), 32 * format.element.bits, units, config.chunk // 64),
+        described(part.scale.data_ptr(), 32, eights, chunk_eights),
+    )
 
 
 def _is_copyable(x: Tensor | Parts) -> TypeGuard[Tensor]:

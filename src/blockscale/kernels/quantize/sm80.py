@@ -70,7 +70,11 @@ def configs(problem: Problem) -> list[Config]:
     # A codebook's midpoints are found by every thread block anew: large calls have fewer of these.
     repeat = 4 if problem.m * problem.k // values >= 2**18 else 1
     # A search among many scales takes up to 200 registers: small blocks fill an SM better.
-    return [Config(values, repeat, THREADS // 2 if problem.rule == "mse" else THREADS)]
+    return [
+        Config(
+            values, repeat, THREADS // 2 if problem.rule in ("mse", "four_over_six") else THREADS
+        )
+    ]
 
 
 def _values(problem: Problem) -> int:

@@ -24,7 +24,7 @@ from blockscale.runtime.cuda.facts import (
 from blockscale.runtime.cuda.functions import Function, current_stream, function
 from blockscale.runtime.cuda.nvrtc import CompilationError, load_nvrtc
 from blockscale.runtime.cuda.refusal import cuda_refusal
-from blockscale.runtime.cuda.tensor_map import matrix_map
+from blockscale.runtime.cuda.tensor_map import matrix_map, tensor_map
 from blockscale.runtime.cuda.timing import EventStopwatch, GraphStopwatch
 
 __all__ = [
@@ -54,4 +54,5 @@ __all__ = [
     "multiprocessors",
     "open_cache",
     "shared_limit",
+    "tensor_map",
 ]

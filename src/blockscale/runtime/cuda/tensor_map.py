@@ -1,4 +1,4 @@
-"""CUtensorMap: what the copying hardware of a GPU must know of a matrix, from sm_90 on."""
+"""CUtensorMap: what the copying hardware of a GPU must know of a tensor, from sm_90 on."""
 
 from __future__ import annotations
 
@@ -9,36 +9,51 @@ from blockscale.runtime.cuda.driver import check, load_driver
 
 BYTES = 128
 _ALIGNED = 64
-_TYPES = {"float16": 6, "bfloat16": 9}
-_ITEM = 2  # bytes
-_COLUMNS = 64  # of a box: as many as swizzled rows of 128 bytes hold
-_NO_INTERLEAVE, _SWIZZLE_128, _L2_128, _ZEROS_OUTSIDE = 0, 3, 2, 0
+_TYPES = {"uint32": (2, 4), "float16": (6, 2), "bfloat16": (9, 2)}  # and bytes of an element
+_NO_INTERLEAVE, _NO_SWIZZLE, _SWIZZLE_128, _L2_128, _ZEROS_OUTSIDE = 0, 0, 3, 2, 0
+_SWIZZLED_BYTES = 128
 
 
-@lru_cache(maxsize=1024)
 def matrix_map(
     address: int, dtype: str, rows: int, columns: int, stride: int, box_rows: int
 ) -> bytes:
-    """Of a matrix whose rows are `stride` elements apart, copied in boxes of `box_rows` by 64.
+    """Of a matrix whose rows are `stride` elements apart, copied in boxes of `box_rows`.
 
     In shared memory a row of a box takes 128 bytes, its pieces of 16 bytes moved about as `wgmma`
     expects them. What is outside the matrix is copied as zeros.
     """
+    columns_of_box = _SWIZZLED_BYTES // _TYPES[dtype][1]
+    return tensor_map(
+        address, dtype, (columns, rows), (stride,), (columns_of_box, box_rows), _SWIZZLE_128
+    )
+
+
+@lru_cache(maxsize=1024)
+def tensor_map(
+    address: int,
+    dtype: str,
+    sizes: tuple[int, ...],  # the fastest dimension first
+    strides: tuple[int, ...],  # elements, of all dimensions but the first
+    box: tuple[int, ...],
+    swizzle: int = _NO_SWIZZLE,
+) -> bytes:
+    kind, item = _TYPES[dtype]
+    rank = len(sizes)
     memory = (c_ubyte * (BYTES + _ALIGNED))()
     start = -(-addressof(memory) // _ALIGNED) * _ALIGNED
     status = load_driver().cuTensorMapEncodeTiled(
         start,
-        _TYPES[dtype],
-        2,
+        kind,
+        rank,
         address,
-        (c_uint64 * 2)(columns, rows),
-        (c_uint64 * 1)(stride * _ITEM),
-        (c_uint32 * 2)(_COLUMNS, box_rows),
-        (c_uint32 * 2)(1, 1),
+        (c_uint64 * rank)(*sizes),
+        (c_uint64 * (rank - 1))(*(stride * item for stride in strides)),
+        (c_uint32 * rank)(*box),
+        (c_uint32 * rank)(*(1,) * rank),
         _NO_INTERLEAVE,
-        _SWIZZLE_128,
+        swizzle,
         _L2_128,
         _ZEROS_OUTSIDE,
     )
-    check(status, f"describing {rows} x {columns} numbers, {stride} apart, in boxes of {box_rows}")
+    check(status, f"describing {dtype} {sizes}, {strides} apart, in boxes of {box}")
     return string_at(start, BYTES)
