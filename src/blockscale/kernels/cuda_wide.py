@@ -58,27 +58,38 @@ def wide_configs(problem: Problem) -> list[Config]:
     columns = _columns(problem)
     share = _sharing(problem, columns)
     least = 2 if problem.gated else 1
-    shapes: list[tuple[int, int, int, int]] = []  # tiles, row warps, k warps, splits
+    shapes: list[tuple[int, int, int, int | None]] = []  # tiles, row warps, k warps, splits
     if columns > 64 and not problem.gated and share < 1.6:  # two tiles share what they read of x
         shapes.append((2, 8, 1, 1 if share < 0.9 else 2))
     elif share < 1.8:
         shapes.append((2 if columns > 32 else least, 8, 1, 1))
     elif columns > 64:
-        shapes.append((least, 4, 2, max(1, int(share / 2))))
+        shapes.append((least, 4, 2, None))
     elif share < 3.5:
         shapes.append((least, 8, 1, 2) if columns > 32 else (least, 4, 2, 1))
     else:
-        shapes.append((least, 4, 4, max(1, int(share / 4 + 0.3))))
+        shapes.append((least, 4, 4, None))
     # What else may be worth measuring, or fits where the first ones do not.
     shapes += [(least, 8, 1, 1), (least, 4, 2, 1), (least, 4, 4, 1), (least, 4, 1, 1)]
     found = [_fit(problem, columns, *shape) for shape in dict.fromkeys(shapes)]
     return list(dict.fromkeys(each for each in found if each is not None))
 
 
+def _most_splits(problem: Problem, tiles: int, share: int) -> int:
+    """A power of two, while blocks of so many tiles leave room: clusters of large blocks that would
+    take nearly all multiprocessors wait for each other."""
+    blocks, splits = -(-weight_tiles(problem) // tiles), 1
+    most = 0.7 * multiprocessors(problem.target)
+    while splits < _MOST_SPLITS and 2 * splits * blocks <= most and 2 * splits * share <= problem.k:
+        splits *= 2
+    return splits
+
+
 def _fit(
-    problem: Problem, columns: int, tiles: int, row_warps: int, k_warps: int, splits: int
+    problem: Problem, columns: int, tiles: int, row_warps: int, k_warps: int, splits: int | None
 ) -> Config | None:
-    """With the longest and most stages that leave room for as many blocks as registers do."""
+    """With the longest and most stages that leave room for as many blocks as registers do; split in
+    as many as the GPU has room for, if no number is given."""
     limit = shared_limit(problem.target) - STATIC_SHARED
     warps = 16 if columns * tiles <= _FEW_SUMS else 8
     if row_warps * k_warps > warps:
@@ -87,8 +98,9 @@ def _fit(
         for chunk, stages in ((256, 3), (256, 2), (128, 3), (128, 2)):
             if columns > 64 and chunk > 128:
                 continue
-            split = min(splits, _MOST_SPLITS, -(-problem.k // (chunk * k_warps)))
-            if not can_cluster(problem.target):
+            share = chunk * k_warps  # k that a block takes at a time
+            split = splits or _most_splits(problem, tiles * row_warps, share)
+            if split * share > problem.k or not can_cluster(problem.target):
                 split = 1
             config = Config(
                 columns=columns,
