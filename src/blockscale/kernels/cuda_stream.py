@@ -74,9 +74,9 @@ def _narrow_configs(problem: Problem) -> list[Config]:
 
 def _small_blocks(problem: Problem, columns: int) -> list[Config]:
     """Where decoding takes long, and there is work for many: four blocks to a multiprocessor, whose
-    warps wait for each other less."""
+    warps wait for each other less. Not where each block must find its group first."""
     format = problem.w_kind.format
-    slow = format.is_codebook or format.element.bits == 6
+    slow = (format.is_codebook or format.element.bits == 6) and not problem.ragged
     config = Config(columns, 2, 1, 4, 2, 256, 4, 1)
     blocks = weight_tiles(problem) / 2 / multiprocessors(problem.target)
     room = config.blocks * config.shared_bytes(problem) <= shared_limit(problem.target)
