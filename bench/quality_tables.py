@@ -20,7 +20,7 @@ def importance() -> str:
         run = json.loads(path.read_text())
         machine = run["device"].partition(",")[0]
         lines += [_line(row, machine) for row in run["rows"]]
-    return "\n".join(lines)
+    return "\n".join(dict.fromkeys(lines))  # two runs may have had the same row
 
 
 def _line(row: dict[str, Any], machine: str) -> str:
