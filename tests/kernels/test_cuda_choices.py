@@ -87,6 +87,57 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
     assert [defines["BS_SYMMETRIC"] for defines, _ in launches] == 8 * [1] + 4 * [0]
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated):
+    """The maps of weights are made once, that of x for where it is."""
+    told = []
+
+    def invented(*facts):
+        told.append(facts)
+        return len(told).to_bytes(1, "little") * 128
+
+    monkeypatch.setattr(sm80, "tensor_map", invented)
+    monkeypatch.setattr(sm80, "matrix_map", invented)
+    layout = fragments(bs.NVFP4)
+    parts = [
+        bs.quantize(torch.randn(3, 200, 320), bs.NVFP4).pack(layout) for _ in "gu"[: 1 + gated]
+    ]
+    facts = {"gated": True, "activation": "silu"} if gated else {}
+    asked = problem(bs.NVFP4, layout, m=40, n=200, k=320, groups=3, **facts)
+    config = sm80.configs(asked)[0]
+    assert config.wide
+    plan = sm80.Launch(asked, config, tuple(as_groups(part.operand) for part in parts))
+    tiles, made = config.weight_rows // 16 // len(parts), 2 * len(parts)
+    for part, (codes, scale) in zip(parts, zip(told[::2], told[1::2], strict=True), strict=True):
+        units, eights = config.chunk // 64, config.chunk // 128
+        assert codes == (
+            part.codes.data_ptr(),
+            "uint32",
+            (128, 5, 39),
+            (128, 640),
+            (128, units, tiles),
+        )
+        assert scale == (
+            part.scale.data_ptr(),
+            "uint32",
+            (32, 3, 39),
+            (32, 96),
+            (32, eights, tiles),
+        )
+    for count in (1, 2):
+        x = torch.randn(120, 320).bfloat16()
+        plan(x, (None,) * len(parts), None, torch.empty(120, 200))
+        assert told[made + count - 1 :] == [
+            (x.data_ptr(), "bfloat16", 120, 320, 320, config.columns)
+        ]
+        (defines, arguments), number = launches[-1], made + count
+        assert defines["BS_WIDE"] == 1
+        assert bytes(arguments.x_map) == bytes([number]) * 128
+        assert bytes(arguments.code_map[0]) == bytes([1]) * 128
+        assert bytes(arguments.scale_map[len(parts) - 1]) == bytes([made]) * 128
+        assert arguments.x == x.data_ptr()
+
+
 @pytest.mark.skipif(cuda_refusal("sm_90") is not None, reason=str(cuda_refusal("sm_90")))
 def test_no_experts_are_left_to_others():
     none = problem(bs.NVFP4, fragments(bs.NVFP4), m=3, n=64, k=64, groups=0, ragged=True)

@@ -1,0 +1,61 @@
+"""What the driver is told of a tensor. No GPU is needed: the driver is invented."""
+
+import ctypes
+
+import pytest
+
+from blockscale.runtime.cuda import CudaError, matrix_map, tensor_map
+from blockscale.runtime.cuda.driver import _SIGNATURES
+
+NAME = "cuTensorMapEncodeTiled"
+
+
+class Driver:
+    def __init__(self, status=0):
+        self.status, self.calls = status, []
+
+    def cuTensorMapEncodeTiled(self, to, kind, rank, address, sizes, strides, box, steps, *options):
+        assert to % 64 == 0
+        assert len(_SIGNATURES[NAME]) == 8 + len(options)
+        self.calls.append((kind, address, list(sizes), list(strides), list(box), options))
+        assert list(steps) == [1] * rank
+        ctypes.memset(to, 7, 128)
+        return self.status
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    found = Driver()
+    monkeypatch.setitem(tensor_map.__wrapped__.__globals__, "load_driver", lambda: found)
+    tensor_map.cache_clear()
+    yield found
+    tensor_map.cache_clear()
+
+
+def test_rows_of_x(driver):
+    assert matrix_map(0x1000, "bfloat16", 5, 4096, 4104, 16) == bytes([7]) * 128
+    ((kind, address, sizes, strides, box, options),) = driver.calls
+    assert (kind, address) == (9, 0x1000)
+    assert (sizes, strides, box) == ([4096, 5], [8208], [64, 16])  # strides are bytes
+    assert options == (0, 3, 2, 0)  # swizzled by 128 bytes, zeros outside
+    matrix_map(0x1000, "bfloat16", 5, 4096, 4104, 16)
+    assert len(driver.calls) == 1
+    matrix_map(0x2000, "bfloat16", 5, 4096, 4104, 16)
+    assert len(driver.calls) == 2
+
+
+def test_tiles_of_weights(driver):
+    tensor_map(0x1000, "uint32", (128, 64, 12), (128, 8192), (128, 4, 8))
+    ((kind, _, sizes, strides, box, options),) = driver.calls
+    assert kind == 2
+    assert (sizes, strides, box) == ([128, 64, 12], [512, 32768], [128, 4, 8])
+    assert options[1] == 0
+
+
+def test_what_the_driver_refuses_is_told(driver, monkeypatch):
+    driver.status = 1
+    monkeypatch.setattr(
+        "blockscale.runtime.cuda.driver._words", lambda function, status: "invalid value"
+    )
+    with pytest.raises(CudaError, match=r"describing uint32 \(128, 64\)"):
+        tensor_map(0x1008, "uint32", (128, 64), (128,), (128, 4))
