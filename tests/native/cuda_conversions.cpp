@@ -10,6 +10,7 @@
 #include "numbers.cuh"
 #include "packing.cuh"
 #include "quantize_block.cuh"
+#include "scale_search.cuh"
 #include "tensor_scale.cuh"
 
 using Kind = FORMAT;
@@ -24,8 +25,9 @@ struct Tables {
 template <int BITS>
 struct Tables<Codebook<BITS>> {
     explicit Tables(const float* values) {
-        encoder.ordinary = true;
+        encoder.ordinary = encoder.in_intervals = true;
         encoder.fill(values, 0, 1);
+        if (encoder.HAS_INTERVALS) encoder.fill_intervals(0, 1);
     }
     Table<BITS> encoder;
     float value(u32 code) const { return encoder.value(code); }
@@ -67,10 +69,12 @@ void quantize(const Call& call) {
         const Block numbers(run, 0);
         const Weights weights = read_weights<Weights>(call.importance, first);
         const Rule rule(call.tensor_scale[b]);
-        const BlockQuantizer<Kind, Rule, SEARCH, Kind::BLOCK, Encoder, Weights> block(numbers, weights, rule,
-                                                                                      tables.encoder);
+        const BlockScale scale = choose_scale<SEARCH>(numbers, weights, rule, tables.encoder);
+        const BlockQuantizer<Kind, Kind::BLOCK, Encoder> block(numbers, scale, rule.tensor_scale(),
+                                                               tables.encoder);
         Packed<Kind::BITS, BIT_STREAM, Kind::BLOCK, Encoder> packed;
         put_codes(block, run, packed, 0);
+        packed.finish();
         if (numbers.ZERO_CODES && numbers.lost) packed.clear(0, Kind::BLOCK);
         for (int i = 0; i < Kind::BLOCK; ++i)
             call.codes[first + i] = uint8_t(stream_code<Kind::BITS>(packed.words(), i));
@@ -114,6 +118,38 @@ extern "C" void dequantize_pairs(const uint8_t* codes, const uint32_t* scales, c
         BFloat16::put_pair(bfloat16 + i, 0, even, odd);
         Float16::put_pair(float16 + i, 0, even, odd);
     }
+}
+
+// Of quotients by one d whose mantissa is m, with a reciprocal `off` units in the last place from the nearest
+// float32. Where refining gives the nearest, quotients are correctly rounded (Markstein 1990).
+static int64_t wrong_quotients_by(u32 m, int off) {
+    const float d = float_of(0x3f800000u | m), nearest = 1.0f / d;
+    const float r = refined(float_of(bits_of(nearest) + off), d);
+    if (r == nearest) return 0;
+    int64_t wrong = 0;
+    for (u32 n = 0; n < 1u << 23; ++n) {
+        const float x = float_of(0x3f800000u | n);
+        wrong += quick_quotient(x, d, r) != x / d;
+    }
+    return wrong;
+}
+
+extern "C" int64_t wrong_quotients() {
+    int64_t wrong = 0;
+    for (u32 m = 0; m < 1u << 23; ++m)
+        for (int off = -2; off <= 2; ++off)
+            if (is_quick_divisor(float_of(0x3f800000u | m))) wrong += wrong_quotients_by(m, off);
+    return wrong;
+}
+
+// By a constant, whose reciprocal the compiler rounds.
+extern "C" int64_t wrong_quotients_by_largest() {
+    int64_t wrong = 0;
+    for (u32 n = 0; n < 1u << 23; ++n) {
+        const float x = float_of(0x3f800000u | n), d = Kind::Element::MAX;
+        wrong += quick_quotient(x, d, 1.0f / d) != x / d;
+    }
+    return wrong;
 }
 
 extern "C" void widen(const uint32_t* bfloat16, const uint32_t* float16, int64_t count, float* from_bfloat16,

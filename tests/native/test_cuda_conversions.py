@@ -10,34 +10,46 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockscale.formats import NVFP4
+from blockscale.formats import KBIT4, NVFP4
 from blockscale.kernels.cuda_format import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
-from blockscale.numerics import dequantize_rows, quantize_rows, rules_of, tensor_scale_of
+from blockscale.numerics import (
+    decode_scale,
+    dequantize_rows,
+    quantize_rows,
+    rules_of,
+    tensor_scale_of,
+)
 from blockscale.runtime.cuda import FOLDER
-from hard_inputs import DTYPES, EVERY, any_bits, columns, hard_rows, row_scales
+from hard_inputs import DTYPES, EVERY, any_bits, codebook, columns, hard_rows, row_scales
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 SOURCE = Path(__file__).parent / "cuda_conversions.cpp"
-FORMATS = [each for each in EVERY if each.block <= 1024]  # larger blocks take long to compile
+CROWDED = codebook(4, torch.linspace(-1, 1, 16).pow(5).tolist())  # two midpoints in an interval
+# Larger blocks take long to compile.
+FORMATS = [*(each for each in EVERY if each.block <= 1024), CROWDED]
 SEARCHED = [each for each in FORMATS if "mse" in rules_of(each)]
 SCALED = [each for each in FORMATS if each.has_tensor_scale]
 BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 
 
+OFF = (-2, 0, 2)  # units in the last place that a GPU's reciprocals may be from the nearest
+
+
 @cache
-def conversions(format):
-    return Conversions(format)
+def conversions(format, off=0):
+    return Conversions(format, off)
 
 
 class Conversions:
     """The compiled functions for one format."""
 
-    def __init__(self, format):
+    def __init__(self, format, off):
         rules = [f"RULE({cuda_search(r)},{carry_mantissa(format, r)})" for r in rules_of(format)]
         definitions = {
             "FORMAT": cuda_format(format),
             "RULES": ",".join(rules),
             "TENSOR_SCALE": TENSOR_SCALES.get(format.tensor_scale, "NONE"),
+            "BS_RECIPROCAL_OFF": off,
         }
         defined = [f"-D{name}={value}" for name, value in definitions.items()]
         with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +104,71 @@ def test_quantize_has_the_bits_of_the_definition(format, dtype):
         conversions(format).check_quantize(x[0], given, rules_of(format))
 
 
+@pytest.mark.parametrize("off", OFF[::2])
+@pytest.mark.parametrize("format", [NVFP4, KBIT4], ids=str)
+def test_codes_do_not_depend_on_the_last_bits_of_reciprocals(format, off):
+    x = hard_rows(format, 40 * format.block)
+    for dtype in DTYPES:
+        short = x.to(dtype)
+        for tensor_scale in row_scales(format, short):
+            given = short[0], tensor_scale[0], rules_of(format)
+            conversions(format, off).check_quantize(*given)
+
+
+def in_blocks(amax, x, block):
+    """Numbers x [rows, count], none larger than amax [rows], in blocks that begin with it."""
+    short = -x.shape[1] % (block - 1)
+    x = torch.cat([x, x[:, :short]], 1).unflatten(1, (-1, block - 1))
+    return torch.cat([amax[:, None, None].expand(-1, x.shape[1], 1), x], 2).flatten(1)
+
+
+@pytest.mark.parametrize("off", OFF)
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_every_short_number_under_every_scale(dtype, off):
+    """NVFP4: from the largest of a block down to those that are always zero, of either sign."""
+    every = torch.arange(1 << 15, dtype=torch.int16).view(dtype)
+    every = every[(every >= 2.0**-10) & (every < 1)].float()  # all mantissas, several exponents
+    codes = torch.arange(1, 127, 1 if dtype == torch.bfloat16 else 9, dtype=torch.uint8)
+    scale = decode_scale(codes, NVFP4.scale)
+    for tensor_scale in (1.0, 0.0371, 3.3):
+        amax = (6 * tensor_scale * scale).to(dtype).float()
+        binade = torch.frexp(amax)[1].float().exp2()
+        x = every * binade[:, None]
+        x = torch.where(x <= amax[:, None], x, 0.0)
+        x *= torch.randint(2, x.shape) * 2 - 1
+        x = in_blocks(amax, x, NVFP4.block).to(dtype)
+        given = torch.full((len(x),), tensor_scale)
+        conversions(NVFP4, off).check_quantize(x, given, ["absmax", "four_over_six"])
+
+
+@pytest.mark.parametrize("off", OFF)
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_short_numbers_beside_a_boundary_are_on_their_side(dtype, off):
+    """NVFP4, whose boundaries have three bits: divisors D such that D B is near a multiple of 2^s,
+    for which a product with a reciprocal may be on the other side."""
+    precision = 8 if dtype == torch.bfloat16 else 11
+    s, bound = 26 - precision, torch.randint(4, 8, (1 << 14,))
+    near = torch.randint(-60, 61, bound.shape)
+    multiple = (torch.randint(1 << 23, 1 << 24, bound.shape) * bound >> s) << s
+    divisor = (multiple + near) // bound
+    usable = ((multiple + near) % bound == 0) & (divisor >> 23 == 1)
+    exponent = torch.randint(-7, 8, bound.shape)
+    divisors = torch.ldexp(divisor.double(), exponent - 23).float()[usable]
+    bounds = torch.tensor(NVFP4.element.boundaries, dtype=torch.float64)
+    x = (bounds * divisors[:, None].double()).to(dtype)
+    x = torch.stack([x, *((x.view(torch.int16) + off).view(dtype) for off in (-1, 1))], 2).flatten(
+        1
+    )
+    x = in_blocks((6 * divisors).to(dtype), x, NVFP4.block)
+    conversions(NVFP4, off).check_quantize(x, divisors, ["absmax"])
+
+
+def test_quick_quotients_are_correctly_rounded():
+    library = conversions(NVFP4).library
+    assert library.wrong_quotients() == 0
+    assert library.wrong_quotients_by_largest() == 0
+
+
 @pytest.mark.parametrize("format", SEARCHED, ids=str)
 def test_weighted_errors_choose_as_the_definition_does(format):
     k = columns(format)
@@ -119,15 +196,18 @@ def beside_boundaries(format, divisors, k):
 @pytest.mark.parametrize("format", SCALED, ids=str)
 def test_quotients_beside_a_boundary_are_on_their_side(format):
     """Mantissas near multiples of a power of two too, where a product with a reciprocal errs."""
-    rows = 400
+    rows = 600
     mantissa = torch.randint(1 << 23, (rows,), dtype=torch.int32)
     step = 1 << (23 - getattr(format.element, "mantissa", 1))
-    near = mantissa // step * step + torch.randint(-20, 21, (rows,), dtype=torch.int32)
-    mantissa[::2] = near[::2].clamp(0, (1 << 23) - 1)
+    for first, reach in ((0, 16), (1, 140)):  # of each three
+        off = torch.randint(-reach, reach + 1, (rows,), dtype=torch.int32)
+        near = (mantissa // step * step + off).clamp(0, (1 << 23) - 1)
+        mantissa[first::3] = near[first::3]
     exponent = torch.randint(127 - 40, 127 + 40, (rows,), dtype=torch.int32)
     divisors = (exponent << 23 | mantissa).view(torch.float32)
     x = beside_boundaries(format, divisors, 2 * max(format.block, 32))
-    conversions(format).check_quantize(x, divisors, rules_of(format))
+    for off in (0,) if format.is_codebook else OFF:
+        conversions(format, off).check_quantize(x, divisors, rules_of(format))
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=str)

@@ -113,7 +113,9 @@ PLACES = [
     (MXFP4, "planes/rows"),
     (CATALOGUE["mxfp6_e2m3"], "bits/rows"),
     (MXFP8, "bits/blocked"),
+    (CATALOGUE["kbit2"], "planes/rows"),
     (CATALOGUE["kbit3"], "planes/rows"),
+    (CATALOGUE["kbit5"], "planes/rows"),
     (CATALOGUE["kbit5"], "bits/rows"),
     (CATALOGUE["bnb_nf4"], "planes/rows"),
     (NVFP4.replace(name="block8", block=8), "bits/rows"),
@@ -129,6 +131,14 @@ def test_quantize_writes_every_byte(format, place):
         x = torch.randn(groups, n, k).to(dtype)
         given = torch.rand(groups, n) + 0.01 if format.has_tensor_scale else None
         check_quantize(x, format, layout, given, repeat=1 + groups % 2)
+
+
+@pytest.mark.parametrize("block", [8, 16])
+def test_quantize_takes_rows_of_any_k(block):
+    """Not whole units of the most numbers that a lane takes."""
+    format = NVFP4.replace(name=f"block{block}", block=block)
+    x = hard_rows(format, 5 * block).bfloat16()
+    check_quantize(x, format, canonical(format), torch.full(x.shape[:2], 0.37))
 
 
 def test_quantize_reads_strides():

@@ -1,19 +1,10 @@
 // The largest finite magnitude, as bits: they order like the magnitudes, so the maximum is exact and the
 // same in whatever order it is taken.
 #pragma once
-#include "memory.cuh"
 #include "numbers.cuh"
 
-template <class Run>
-EXACT Run load_run(const u8* row, u32 unit) {
-    Run run;
-    load_bytes<Run::BYTES>(run.words, row + size_t(unit) * Run::BYTES);
-    return run;
-}
-
 template <class Numbers, int COUNT>
-EXACT u32 finite_amax(const u8* row, u32 unit) {
-    const auto run = load_run<Run<Numbers, COUNT>>(row, unit);
+EXACT u32 finite_amax(const Run<Numbers, COUNT>& run) {
     u32 largest = run.largest(0, COUNT);
     if (largest < INFINITE_BITS) return largest;
     largest = 0;

@@ -1,6 +1,10 @@
 // The scale of a block, from its amax alone: blockscale/numerics/scales.py.
+//
+// Usual numbers are those far from the ends of float32's range, whose quotients need no care.
 #pragma once
 #include "format.cuh"
+
+constexpr float LEAST_USUAL = power_of_two(-60), MOST_USUAL = power_of_two(60);
 
 struct BlockScale {
     float value;
@@ -9,40 +13,60 @@ struct BlockScale {
 
 // CARRY_FROM: the mantissa of amax from which its block takes the next power of two.
 template <class Format, u32 CARRY_FROM>
-struct ScaleRule {
+class ScaleRule {
+ public:
     using Element = typename Format::Element;
     using Scale = typename Format::Scale;
 
-    static EXACT BlockScale of_code(u32 code) { return {Scale::decode(code), code}; }
+    EXACT explicit ScaleRule(float tensor_scale)
+        : tensor_scale_(tensor_scale), inverse_(refined(near_reciprocal(tensor_scale), tensor_scale)) {}
 
-    static EXACT BlockScale of_amax(float amax, float tensor_scale) {
+    EXACT float tensor_scale() const { return tensor_scale_; }
+
+    EXACT bool is_usual() const {
+        return Format::POWER_OF_TWO || ((tensor_scale_ >= LEAST_USUAL) & (tensor_scale_ <= MOST_USUAL) &
+                                        is_quick_divisor(tensor_scale_));
+    }
+
+    static EXACT BlockScale of_code(u32 code) { return {Scale::decode_number(code), code}; }
+
+    // USUAL: the rule and amax are.
+    template <bool USUAL>
+    EXACT BlockScale of_amax(float amax) const {
         if constexpr (Format::POWER_OF_TWO)
-            return of_code(power_of(amax));
+            return of_code(power_of<USUAL>(amax));
+        else if constexpr (USUAL)
+            return of_largest<USUAL>(quick_quotient(amax, Element::MAX, 1.0f / Element::MAX), amax);
         else
-            return of_largest(quotient(amax, Element::MAX), amax, tensor_scale);
+            return of_largest<USUAL>(quotient(amax, Element::MAX), amax);
     }
 
     // The scale that maps amax to 4 instead of 6, E2M1's largest: 1.5 amax / 6.
-    static EXACT BlockScale of_amax_at_four(float amax, float tensor_scale) {
-        return of_largest(product(amax, 0.25f), amax, tensor_scale);
+    template <bool USUAL>
+    EXACT BlockScale of_amax_at_four(float amax) const {
+        return of_largest<USUAL>(product(amax, 0.25f), amax);
     }
 
  private:
     // wanted: fp32(amax / largest element), which the tensor scale is a part of.
-    static EXACT BlockScale of_largest(float wanted, float amax, float tensor_scale) {
-        wanted = quotient(wanted, tensor_scale);
+    template <bool USUAL>
+    EXACT BlockScale of_largest(float wanted, float amax) const {
+        wanted = USUAL ? quick_quotient(wanted, tensor_scale_, inverse_) : quotient(wanted, tensor_scale_);
         if constexpr (Format::WIDE_SCALE) {
             return {wanted, 0};
         } else {
             // Zero is among a float's codes, so the smallest scale is never worse than zero.
-            if (Element::IS_FLOAT && amax > 0.0f && wanted < Scale::SMALLEST) wanted = Scale::SMALLEST;
-            return of_code(Scale::code(wanted));
+            if constexpr (Element::IS_FLOAT && USUAL) wanted = larger(wanted, Scale::SMALLEST);
+            else if (Element::IS_FLOAT && amax > 0.0f && wanted < Scale::SMALLEST) wanted = Scale::SMALLEST;
+            const u32 code = Scale::code(wanted);
+            return {Scale::decode_number(code), code};
         }
     }
 
+    template <bool USUAL>
     static EXACT u32 power_of(float amax) {
         int exponent = -127;
-        if (amax < power_of_two(-126)) {  // exact, and no longer subnormal
+        if (!USUAL && amax < power_of_two(-126)) {  // exact, and no longer subnormal
             amax = product(amax, power_of_two(64));
             exponent -= 64;
         }
@@ -54,4 +78,6 @@ struct ScaleRule {
         const int code = (exponent < highest ? exponent : highest) + Scale::BIAS;
         return code > 0 ? code : 0;
     }
+
+    const float tensor_scale_, inverse_;
 };

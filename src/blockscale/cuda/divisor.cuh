@@ -1,18 +1,22 @@
-// Dividing the numbers of a block by fp32(scale * tensor_scale), as the definition does, and in most
+// Dividing the numbers of a block by d = fp32(scale * tensor_scale), as the definition does, and in most
 // blocks without a division.
 //
-// With r + rest = 1 / d to within 2^-47 of itself, x * r + x * rest is x / d to within 1.5 * 2^-47, and
-// rounded once. A float element asks only on which side of a boundary b the rounded quotient lies. That
-// could come out differently where x / d is as near to a midpoint of b and a neighbouring float32: to
-// some (B 2^j + 1) or (B 2^j - 1), where j = 23 - the element's mantissa bits. In integers,
-// |X 2^s - D (B 2^j +- 1)| <= 12 with s >= 23: so D, the mantissa of d, is within 12 of a multiple of
-// 2^j. It cannot be that multiple itself, as an odd number above 2^24 does not divide X. So such d, and
-// numbers near the ends of float32's range, are divided properly.
+// With r = 1 / d to within 2^-22 of itself and rest = (1 - d r) r, r + rest is 1 / d to within 1.5 * 2^-44,
+// and x * r + x * rest is x / d to within 1.75 * 2^-44, and rounded once. A float element asks only on which
+// side of a boundary b the rounded quotient lies. That could come out differently where x / d is as near to
+// a midpoint of b and a neighbouring float32: to some (B 2^j + 1) or (B 2^j - 1), where j = 23 - the
+// element's mantissa bits. In integers, |X 2^s - D (B 2^j +- 1)| <= 112 with s >= 23: so D, the mantissa of
+// d, is within 112 of a multiple of 2^j. It cannot be that multiple itself, as an odd number above 2^24 does
+// not divide X. So such d, and numbers near the ends of float32's range, are divided properly.
 //
-// A codebook's boundaries are any numbers: there the quotient is rounded correctly, by the usual two
-// corrections with a remainder.
+// Short numbers x need no quotient: x * r is on the same side of all boundaries unless x / d is within
+// 1.3 * 2^-22 of one. With B of m + 2 bits, where the element has m of mantissa, and X of at most p bits,
+// |X 2^s - D B| <= 1.3 * 2^(m + 4) with s >= 25 + m - p: so D B is as near to a multiple of 2^s, for one of
+// the 2^(m + 1) B. Such d, one in some hundred, have quotients. Powers of two have exact products.
+//
+// A codebook's boundaries are any numbers: there the quotient is rounded correctly.
 #pragma once
-#include "format.cuh"
+#include "block_scale.cuh"
 
 template <class Format>
 class Divisor {
@@ -25,37 +29,61 @@ class Divisor {
             const u32 field = 254u - (bits_of(divisor_) >> 23);  // of 2^-127 too, which has field 0
             inverse_ = float_of(larger(field << 23, 0x00400000u));
         } else {
-            quick_ = divisor_ >= power_of_two(-60) && divisor_ <= power_of_two(60) && !is_near_multiple();
-            inverse_ = quick_ ? reciprocal(divisor_) : 0.0f;
-            rest_ = product(fused(-divisor_, inverse_, 1.0f), inverse_);
+            inverse_ = near_reciprocal(divisor_);
+            if constexpr (Element::IS_FLOAT)
+                rest_ = product(fused(-divisor_, inverse_, 1.0f), inverse_);
+            else
+                inverse_ = refined(inverse_, divisor_);
         }
     }
 
     EXACT float value() const { return divisor_; }
+    EXACT float inverse() const { return inverse_; }  // of a usual divisor, nearly
 
-    // Whether `quick` divides numbers up to amax. A quotient of a codebook format that would be
-    // subnormal must come out on the right side of zero, which it does for divisors up to one.
+    EXACT bool is_usual() const {
+        return Format::POWER_OF_TWO || ((divisor_ >= LEAST_USUAL) & (divisor_ <= MOST_USUAL));
+    }
+
+    // Whether products of usual numbers of so many bits with `inverse` are on the right side of boundaries.
+    template <int PRECISION>
+    EXACT bool has_products() const {
+        if constexpr (!Element::IS_FLOAT) return false;
+        else if constexpr (Format::POWER_OF_TWO) return true;
+        else if constexpr (PRECISION > 11 || Element::MANTISSA > 1) return false;
+        else {
+            constexpr int ABOVE = 32 - (25 + Element::MANTISSA - PRECISION), FIRST = 2 << Element::MANTISSA;
+            constexpr u32 MOST = 21u << (Element::MANTISSA + ABOVE);
+            u32 nearest = ~0u;
+#pragma unroll
+            for (u32 bound = FIRST; bound < 2 * FIRST; ++bound)
+                nearest = smaller(nearest, bits_of(divisor_) * (bound << ABOVE) + MOST);
+            return nearest > 2 * MOST;
+        }
+    }
+
+    // Whether `quick` divides usual numbers by this usual divisor. A quotient of a codebook format that
+    // would be subnormal must come out on the right side of zero, which it does for divisors up to one.
     template <int COUNT>
-    EXACT bool is_quick(const float (&x)[COUNT], float amax) const {
-        if (Format::POWER_OF_TWO) return true;
-        if (!quick_ || !(amax <= power_of_two(60))) return false;
-        return Element::IS_FLOAT || divisor_ <= 1.0f ||
-               (divisor_ <= power_of_two(20) && smallest(x) >= power_of_two(-100));
+    EXACT bool is_quick(const float (&x)[COUNT]) const {
+        if constexpr (Format::POWER_OF_TWO) {
+            return true;
+        } else if constexpr (Element::IS_FLOAT) {
+            constexpr int ABOVE = 9 + Element::MANTISSA;
+            const u32 off = bits_of(divisor_) << ABOVE, most = 128u << ABOVE;
+            return (off == 0) | (off + most > 2 * most);
+        } else {
+            return is_quick_divisor(divisor_) &&
+                   (divisor_ <= 1.0f || (divisor_ <= power_of_two(20) && smallest(x) >= power_of_two(-100)));
+        }
     }
 
     // Whether no quotient needs to be made smaller for its element.
-    EXACT bool fits(float amax) const {
-        if constexpr (!Element::IS_FLOAT) return true;
-        else if constexpr (Format::POWER_OF_TWO) return false;  // in many blocks one does
-        else return product(amax, inverse_) < Element::KEPT;
-    }
+    EXACT bool fits(float amax) const { return product(amax, inverse_) < Element::KEPT; }
 
     EXACT float quick(float x) const {
         if constexpr (Format::POWER_OF_TWO) return product(x, inverse_);
         if constexpr (Element::IS_FLOAT) return fused(x, inverse_, product(x, rest_));
-        const float near = product(x, inverse_);
-        const float nearer = fused(fused(-divisor_, near, x), inverse_, near);
-        return fused(fused(-divisor_, nearer, x), inverse_, nearer);
+        return quick_quotient(x, divisor_, inverse_);
     }
 
     EXACT float careful(float x) const {
@@ -65,15 +93,6 @@ class Divisor {
     }
 
  private:
-    EXACT bool is_near_multiple() const {
-        if constexpr (Element::IS_FLOAT) {
-            constexpr int ABOVE = 9 + Element::MANTISSA;
-            const int off = int(bits_of(divisor_) << ABOVE) >> ABOVE;
-            return off != 0 && off >= -16 && off <= 16;
-        }
-        return false;
-    }
-
     template <int COUNT>
     static EXACT float smallest(const float (&x)[COUNT]) {
         u32 least = INFINITE_BITS - 1;  // zeros count as the largest
@@ -83,5 +102,4 @@ class Divisor {
     }
 
     float divisor_, inverse_, rest_ = 0.0f;
-    bool quick_ = true;
 };

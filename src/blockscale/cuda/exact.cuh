@@ -16,13 +16,22 @@ EXACT u32 bits_of(float x) { return __float_as_uint(x); }
 EXACT float float_of(u32 bits) { return __uint_as_float(bits); }
 EXACT float product(float a, float b) { return __fmul_rn(a, b); }
 EXACT float quotient(float a, float b) { return __fdiv_rn(a, b); }
-EXACT float reciprocal(float x) { return __frcp_rn(x); }
+// Within two units in the last place, for x from 2^-100 to 2^100.
+EXACT float near_reciprocal(float x) {
+    float near;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(x));
+    return near;
+}
+EXACT float sum(float a, float b) { return __fadd_rn(a, b); }
 EXACT float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+// No less than 0 and no more than 1; NaN is 0.
+EXACT float fused_to_unit(float a, float b, float c) { return __saturatef(__fmaf_rn(a, b, c)); }
 EXACT double difference(double a, double b) { return __dadd_rn(a, -b); }
 EXACT double sum(double a, double b) { return __dadd_rn(a, b); }
 EXACT double product(double a, double b) { return __dmul_rn(a, b); }
 EXACT float float_below(double x) { return __double2float_rd(x); }
 EXACT float smaller(float a, float b) { return fminf(a, b); }
+EXACT float larger(float a, float b) { return fmaxf(a, b); }
 // Where shifts and sums of integers would wait for each other, products have units of their own.
 EXACT u32 multiply_add(u32 a, u32 b, u32 c) {
     u32 d;
@@ -31,15 +40,36 @@ EXACT u32 multiply_add(u32 a, u32 b, u32 c) {
 }
 EXACT float magnitude(float x) { return fabsf(x); }
 
-// Of both halves, which are not negative; NaN is the largest.
+// The larger magnitude of either half, NaN the largest; what its sign bits are is left open.
+#if __CUDA_ARCH__ >= 860
 EXACT u32 largest_bfloat16(u32 a, u32 b) {
     u32 d;
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
 EXACT u32 largest_float16(u32 a, u32 b) {
     u32 d;
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+#else
+EXACT u32 largest_bfloat16(u32 a, u32 b) {
+    u32 d;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a & 0x7fff7fffu), "r"(b & 0x7fff7fffu));
+    return d;
+}
+EXACT u32 largest_float16(u32 a, u32 b) {
+    u32 d;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a & 0x7fff7fffu), "r"(b & 0x7fff7fffu));
+    return d;
+}
+#endif
+
+// Four of the eight bytes of low and high, the lowest digit of `which` first: byte 0 to 7; with 8 added,
+// its topmost bit in all eight places.
+EXACT u32 bytes_of(u32 low, u32 high, u32 which) {
+    u32 d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(low), "r"(high), "r"(which));
     return d;
 }
 
@@ -69,8 +99,15 @@ EXACT float float_of(u32 bits) {
 }
 EXACT float product(float a, float b) { return a * b; }
 EXACT float quotient(float a, float b) { return a / b; }
-EXACT float reciprocal(float x) { return 1.0f / x; }
+#ifndef BS_RECIPROCAL_OFF  // units in the last place, to show that results do not depend on them
+#define BS_RECIPROCAL_OFF 0
+#endif
+EXACT float near_reciprocal(float x) { return float_of(bits_of(1.0f / x) + BS_RECIPROCAL_OFF); }
+EXACT float sum(float a, float b) { return a + b; }
 EXACT float fused(float a, float b, float c) { return std::fma(a, b, c); }
+EXACT float fused_to_unit(float a, float b, float c) {
+    return std::fmin(std::fmax(std::fma(a, b, c), 0.0f), 1.0f);
+}
 EXACT double difference(double a, double b) { return a - b; }
 EXACT double sum(double a, double b) { return a + b; }
 EXACT double product(double a, double b) { return a * b; }
@@ -79,14 +116,25 @@ EXACT float float_below(double x) {
     return double(near) <= x ? near : std::nextafterf(near, -INFINITY);
 }
 EXACT float smaller(float a, float b) { return std::fmin(a, b); }
+EXACT float larger(float a, float b) { return std::fmax(a, b); }
 EXACT u32 multiply_add(u32 a, u32 b, u32 c) { return a * b + c; }
 EXACT float magnitude(float x) { return std::fabs(x); }
 EXACT u32 largest_halves(u32 a, u32 b) {
+    a &= 0x7fff7fffu, b &= 0x7fff7fffu;
     const u32 low = (a & 0xffffu) > (b & 0xffffu) ? a : b, high = a >> 16 > b >> 16 ? a : b;
     return (low & 0xffffu) | (high & 0xffff0000u);
 }
 EXACT u32 largest_bfloat16(u32 a, u32 b) { return largest_halves(a, b); }
 EXACT u32 largest_float16(u32 a, u32 b) { return largest_halves(a, b); }
+EXACT u32 bytes_of(u32 low, u32 high, u32 which) {
+    const u64 all = u64(high) << 32 | low;
+    u32 bytes = 0;
+    for (int i = 0; i < 4; ++i) {
+        const u32 digit = which >> 4 * i & 15, byte = u32(all >> 8 * (digit & 7)) & 0xffu;
+        bytes |= (digit < 8 ? byte : byte >> 7 ? 0xffu : 0u) << 8 * i;
+    }
+    return bytes;
+}
 #ifndef BS_HAS_LANES  // a block has one lane
 template <class T>
 EXACT T across(T value, int) {
@@ -98,6 +146,16 @@ EXACT bool any_lane(bool value) { return value; }
 #endif
 
 constexpr u32 INFINITE_BITS = 0x7f800000u, NAN_BITS = 0x7fc00000u;
+
+// x / d rounded correctly, with r = near_reciprocal(d): the usual correction of a reciprocal, and of a
+// quotient by its remainder. For numbers and quotients from 2^-100 to 2^100 and d that is not among the
+// 16 largest numbers below a power of two; test_quick_quotients_are_correctly_rounded looks at every d.
+EXACT float refined(float r, float d) { return fused(fused(-d, r, 1.0f), r, r); }
+EXACT float quick_quotient(float x, float d, float refined_reciprocal) {
+    const float near = product(x, refined_reciprocal);
+    return fused(fused(-d, near, x), refined_reciprocal, near);
+}
+EXACT bool is_quick_divisor(float d) { return (bits_of(d) & 0x7fffffu) < 0x7ffff0u; }
 
 EXACT u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 EXACT u32 larger(u32 a, u32 b) { return a > b ? a : b; }

@@ -1,7 +1,6 @@
 // What a kernel is compiled for.
 #pragma once
 #include "codebook.cuh"
-#include "small_float.cuh"
 
 template <class A, class B>
 struct Same {

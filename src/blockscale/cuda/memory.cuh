@@ -26,6 +26,13 @@ EXACT void load_bytes(u32* words, const u8* from) {
     }
 }
 
+template <class Run>
+EXACT Run load_run(const u8* row, u32 unit) {
+    Run run;
+    load_bytes<Run::BYTES>(run.words, row + size_t(unit) * Run::BYTES);
+    return run;
+}
+
 template <int BYTES>
 EXACT void store_bytes(const u32* words, u8* to) {
     constexpr int WIDTH = widest(BYTES);

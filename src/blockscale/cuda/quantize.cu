@@ -11,9 +11,11 @@
 //   BS_VALUES        numbers of a lane: whole groups of the packing
 //   BS_THREADS       of a thread block
 #include "amax.cuh"
+#include "memory.cuh"
 #include "packing.cuh"
 #include "quantize_block.cuh"
 #include "rows.cuh"
+#include "scale_search.cuh"
 #include "tensor_scale.cuh"
 
 struct Arguments {
@@ -24,6 +26,7 @@ struct Arguments {
     Matrices codes;
     Matrices scales;  // a row of atoms counts as a row where they are blocked
     Rows rows;
+    u32 share;  // units of a thread block, which has its threads' number or a multiple
 };
 
 using Kind = BS_FORMAT;
@@ -47,9 +50,11 @@ template <int BITS>
 struct Encoders<Codebook<BITS>> {
     using Type = Table<BITS>;
     EXACT void fill(const float* codebook) {
-        if (threadIdx.x == 0) encoder.ordinary = true;
+        if (threadIdx.x == 0) encoder.ordinary = encoder.in_intervals = true;
         __syncthreads();
         encoder.fill(codebook, threadIdx.x, THREADS);
+        __syncthreads();
+        if constexpr (Type::HAS_INTERVALS) encoder.fill_intervals(threadIdx.x, THREADS);
         __syncthreads();
     }
     Type encoder;
@@ -57,15 +62,23 @@ struct Encoders<Codebook<BITS>> {
 
 using Encoder = Encoders<Element>::Type;
 
-EXACT void write_scale(const Arguments& a, const Place& at, u32 block, u32 scale) {
+constexpr int BLOCKS = VALUES / PART;  // of a lane
+
+// Scales of adjacent blocks lie side by side, in atoms up to four of them.
+EXACT void write_scales(const Arguments& a, const Place& at, const u32 (&scales)[BLOCKS]) {
+    constexpr int BYTES = Kind::Scale::BYTES;
+    const u32 block = at.unit * VALUES / Kind::BLOCK;
+    u8* to;
     if constexpr (BS_BLOCKED) {
         const u32 in_atom = at.row % 32 * 16 + at.row / 32 % 4 * 4 + block % 4;
-        a.scales.row(at.group, at.row / 128)[size_t(block / 4) * 512 + in_atom] = u8(scale);
-    } else if constexpr (Kind::WIDE_SCALE) {
-        reinterpret_cast<u32*>(a.scales.row(at.group, at.row))[block] = scale;
+        to = a.scales.row(at.group, at.row / 128) + size_t(block / 4) * 512 + in_atom;
     } else {
-        a.scales.row(at.group, at.row)[block] = u8(scale);
+        to = a.scales.row(at.group, at.row) + size_t(block) * BYTES;
     }
+    u32 words[(BLOCKS * BYTES + 3) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i) words[i * BYTES / 4] |= scales[i] << i * BYTES % 4 * 8;
+    store_bytes<BLOCKS * BYTES>(words, to);
 }
 
 // The numbers and weights of a unit.
@@ -90,35 +103,31 @@ struct Unit<true> : Unit<false> {
     EXACT Weights weights(int first) const { return {importance, first}; }
 };
 
-template <class Block, class Packed>
-EXACT void put_codes(const Block& block, Packed& packed, int first) {
-    if constexpr (BS_PACKING == BIT_PLANES && !Block::Element::IS_FLOAT)
-        block.code_bits([&](int i, int bit, bool is_set) { packed.put_bit(first + i, bit, is_set); });
-    else
-        block.codes([&](int i, u32 even, u32 odd) {
-            packed.template put_pair<Encoder::SHIFT>(first + i, even, odd);
-        });
-}
-
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
 EXACT void quantize_unit(const Arguments& a, const Encoder& encoder, const Place& at,
-                         float tensor_scale, bool writes) {
+                         const Rule& rule, bool writes) {
     Unit<BS_WEIGHTED> unit(a, at);
-    Packed<Kind::BITS, BS_PACKING, VALUES> packed;
+    Packed<Kind::BITS, BS_PACKING, VALUES, Encoder> packed;
+    u32 scales[BLOCKS];
+    bool lost[BLOCKS];
 #pragma unroll
     for (int first = 0; first < VALUES; first += PART) {
         const BlockNumbers<Kind, PART> numbers(unit.run, first);
         const auto weights = unit.weights(first);
-        using Weights = Unit<BS_WEIGHTED>::Weights;
-        const BlockQuantizer<Kind, Rule, BS_SEARCH, PART, Encoder, Weights> block(numbers, weights,
-                                                                                  tensor_scale, encoder);
-        put_codes(block, packed, first);
-        if (writes && threadIdx.x % LANES == 0)
-            write_scale(a, at, (at.unit * VALUES + first) / Kind::BLOCK, block.scale());
+        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder);
+        const BlockQuantizer<Kind, PART, Encoder> block(numbers, scale, rule.tensor_scale(), encoder);
+        put_codes(block, unit.run, packed, first);
+        lost[first / PART] = numbers.ZERO_CODES && numbers.lost;
+        scales[first / PART] = block.scale();
     }
+    if (!writes) return;
+    packed.finish();
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+        if (lost[i]) packed.clear(i * PART, PART);
     constexpr int BYTES = VALUES * Kind::BITS / 8;
-    if (writes)
-        store_bytes<BYTES>(packed.words(), a.codes.row(at.group, at.row) + size_t(at.unit) * BYTES);
+    store_bytes<BYTES>(packed.words(), a.codes.row(at.group, at.row) + size_t(at.unit) * BYTES);
+    if (threadIdx.x % LANES == 0) write_scales(a, at, scales);
 }
 
 // One thread block makes a row: its tensor scale first, then its codes from numbers still in the cache.
@@ -127,20 +136,33 @@ EXACT void quantize_row(const Arguments& a, const Encoder& encoder, u32 row) {
     const u32 units = a.rows.in_row.divisor;
     Place at = a.rows.place(row * units);
     u32 largest = 0;
-    for (u32 unit = threadIdx.x; unit < units; unit += THREADS)
-        largest = larger(largest, finite_amax<Numbers, VALUES>(a.x.row(at.group, at.row), unit));
+    for (u32 unit = threadIdx.x; unit < units; unit += THREADS) {
+        const auto run = load_run<Run<Numbers, VALUES>>(a.x.row(at.group, at.row), unit);
+        largest = larger(largest, finite_amax(run));
+    }
     const float amax = float_of(largest_of_all<THREADS>(largest));
     const float tensor_scale = TensorScaleRule<Kind, KIND>::of_amax(amax);
     if (threadIdx.x == 0)
         *reinterpret_cast<float*>(a.tensor_scale.row(at.group, at.row)) = tensor_scale;
+    const Rule rule(tensor_scale);
     for (u32 first = 0; first < units; first += THREADS) {
         const u32 unit = first + threadIdx.x;
         at.unit = smaller(unit, units - 1);
-        quantize_unit(a, encoder, at, tensor_scale, unit < units);
+        quantize_unit(a, encoder, at, rule, unit < units);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) quantize(const __grid_constant__ Arguments a) {
+// Threads of an SM that registers are left for: as many as the way that nearly all blocks go allows. What a
+// search does in doubt would take more.
+constexpr int threads_of_sm() {
+    if (BS_SEARCH == FROM_AMAX) return Element::IS_FLOAT ? 1024 : 640;
+    if (BS_SEARCH == FOUR_OVER_SIX) return 640;
+    if (PART <= 16) return BS_WEIGHTED ? 512 : 896;
+    return (BS_WEIGHTED ? 256 : 384) + (Element::IS_FLOAT ? 128 : 0);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
+    quantize(const __grid_constant__ Arguments a) {
     __shared__ Encoders<Element> encoders;
     encoders.fill(a.codebook);
     if constexpr (DERIVED) {
@@ -148,13 +170,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) quantize(const __grid_c
         for (u32 row = blockIdx.x; row < rows; row += gridDim.x)
             quantize_row<BS_TENSOR_SCALE>(a, encoders.encoder, row);
     } else {
-        const u32 step = gridDim.x * THREADS;
-        for (u32 first = blockIdx.x * THREADS; first < a.rows.units; first += step) {
+        // From the end: what was read last, for a tensor scale or before, may still be in the cache.
+        const u32 begin = (gridDim.x - 1 - blockIdx.x) * a.share;
+        const u32 end = smaller(begin + a.share, a.rows.units);
+        for (u32 first = begin; first < end; first += THREADS) {
             const u32 unit = first + threadIdx.x;
-            const Place at = a.rows.place(smaller(unit, a.rows.units - 1));
+            const Place at = a.rows.place(smaller(unit, end - 1));
             const float* given = reinterpret_cast<float*>(a.tensor_scale.row(at.group, at.row));
-            const float tensor_scale = BS_TENSOR_SCALE == GIVEN ? *given : 1.0f;
-            quantize_unit(a, encoders.encoder, at, tensor_scale, unit < a.rows.units);
+            const Rule rule(BS_TENSOR_SCALE == GIVEN ? *given : 1.0f);
+            quantize_unit(a, encoders.encoder, at, rule, unit < end);
         }
     }
 }

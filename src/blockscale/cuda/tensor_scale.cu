@@ -4,8 +4,10 @@
 //   BS_TENSOR_SCALE  FROM_LARGEST or POWER
 //   BS_NUMBERS       of x: Wide, BFloat16 or Float16
 //   BS_VALUES        numbers of a unit
+//   BS_AHEAD         units that a thread has under way at a time
 //   BS_THREADS       of a thread block
 #include "amax.cuh"
+#include "memory.cuh"
 #include "rows.cuh"
 #include "tensor_scale.cuh"
 
@@ -18,7 +20,21 @@ struct Arguments {
     float* out;  // [tensor scales]
 };
 
-constexpr int THREADS = BS_THREADS;
+constexpr int THREADS = BS_THREADS, VALUES = BS_VALUES, AHEAD = BS_AHEAD;
+using Units = Run<BS_NUMBERS, AHEAD * VALUES>;
+
+// AHEAD units from `first` on, a thread block's width apart; the last unit in place of what is beyond it.
+EXACT Units load_units(const Arguments& a, u32 which, u32 first) {
+    constexpr int BYTES = Units::BYTES / AHEAD;
+    Units units;
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+        const u32 unit = smaller(first + i * THREADS, a.units - 1);
+        const Place at = a.rows.place(which * a.units + unit);
+        load_bytes<BYTES>(units.words + i * BYTES / 4, a.x.row(at.group, at.row) + size_t(at.unit) * BYTES);
+    }
+    return units;
+}
 
 // blockIdx.y: which tensor scale; blockIdx.x: which part of its numbers. The last block to arrive knows
 // the maximum of all.
@@ -26,10 +42,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) tensor_scale(const __grid_
     const u32 which = blockIdx.y + blockIdx.z * gridDim.y;
     if (which * size_t(a.units) >= a.rows.units) return;
     u32 largest = 0;
-    for (u32 unit = blockIdx.x * THREADS + threadIdx.x; unit < a.units; unit += gridDim.x * THREADS) {
-        const Place at = a.rows.place(which * a.units + unit);
-        largest = larger(largest, finite_amax<BS_NUMBERS, BS_VALUES>(a.x.row(at.group, at.row), at.unit));
-    }
+    constexpr u32 STEP = AHEAD * THREADS;
+    for (u32 first = blockIdx.x * STEP + threadIdx.x; first < a.units; first += gridDim.x * STEP)
+        largest = larger(largest, finite_amax(load_units(a, which, first)));
     largest = largest_of_all<THREADS>(largest);
     if (threadIdx.x != 0) return;
     if (gridDim.x > 1) {

@@ -66,15 +66,12 @@ def refuses(problem: Problem) -> str | None:
 
 
 def configs(problem: Problem) -> list[Config]:
-    values = _values(problem)
+    values, format = _values(problem), problem.w_kind.format
+    # Searches and codebooks take more registers: small thread blocks fill an SM better.
+    is_plain = problem.rule not in ("mse", "four_over_six") and not format.is_codebook
     # A codebook's midpoints are found by every thread block anew: large calls have fewer of these.
-    repeat = 4 if problem.m * problem.k // values >= 2**18 else 1
-    # A search among many scales takes up to 200 registers: small blocks fill an SM better.
-    return [
-        Config(
-            values, repeat, THREADS // 2 if problem.rule in ("mse", "four_over_six") else THREADS
-        )
-    ]
+    repeat = 1 if problem.m * problem.k // values < 2**17 else 4 if is_plain else 8
+    return [Config(values, repeat, THREADS if is_plain else THREADS // 2)]
 
 
 def _values(problem: Problem) -> int:
