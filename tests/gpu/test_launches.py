@@ -1,5 +1,7 @@
 """Launch plans on a GPU. Skipped where there is none."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -8,10 +10,11 @@ import blockscale as bs
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-def test_weights_that_change_in_place_are_seen():
+@pytest.mark.parametrize("m", [1, 40])
+def test_weights_that_change_in_place_are_seen(m):
     """From the third call on, weights are copied before the kernel ahead has ended."""
     first, second = (bs.quantize(torch.randn(512, 2048), bs.NVFP4).prepare("cuda") for _ in "ab")
-    x = torch.randn(1, 2048, device="cuda").bfloat16()
+    x = torch.randn(m, 2048, device="cuda").bfloat16()
     expected = bs.matmul(x, second)
     for _ in range(5):
         bs.matmul(x, first)
@@ -30,7 +33,8 @@ def test_inference_mode():
             assert torch.equal(bs.matmul(x, w), first)
 
 
-def test_a_chain_of_products_waits_for_its_inputs():
+@pytest.mark.parametrize("m", [1, 40])
+def test_a_chain_of_products_waits_for_its_inputs(m):
     """Each kernel may start before the one that writes its x has ended."""
     layers = [bs.quantize(torch.randn(1024, 1024) / 32, bs.NVFP4).prepare("cuda") for _ in range(8)]
 
@@ -39,7 +43,7 @@ def test_a_chain_of_products_waits_for_its_inputs():
             x = bs.matmul(x, w)
         return x
 
-    x = torch.randn(1, 1024, device="cuda").bfloat16()
+    x = torch.randn(m, 1024, device="cuda").bfloat16()
     first = run(x)
     for _ in range(50):
         torch.cuda._sleep(2_000_000)  # until all are in the queue: the host is slower than they are
@@ -74,3 +78,11 @@ def test_more_rows_than_are_multiplied_at_a_time():
     torch.testing.assert_close(first.double(), expected, rtol=2e-2, atol=2e-2)
     for _ in range(50):
         assert torch.equal(bs.matmul(x, w), first)
+
+
+def test_many_rows_from_a_thread_that_has_not_used_cuda():
+    w = bs.quantize(torch.randn(256, 512), bs.NVFP4).prepare("cuda")
+    x = torch.randn(40, 512, device="cuda").bfloat16()
+    expected = bs.matmul(x, w)
+    with ThreadPoolExecutor(1) as pool:
+        assert torch.equal(pool.submit(bs.matmul, x.clone(), w).result(), expected)

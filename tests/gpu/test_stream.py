@@ -1,7 +1,6 @@
 """Products on a GPU against the definition. Skipped where there is none."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -18,9 +17,21 @@ from products import exact, scaled
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 TWICE_ROUNDED = (1 + 2.0**-8) ** 2 - 1  # to bfloat16
-# Entries of a codebook are rounded to x's dtype, and their products with scales may be.
-check = partial(check_product, roundings=2)
-check_gated = partial(check_gated_product, roundings=2)
+
+
+def roundings(q):
+    """Entries of a codebook are rounded to x's dtype, and their products with scales may be; floats
+    are exact."""
+    return 2 if q.format.is_codebook else 0
+
+
+def check(q, *facts, **more):
+    check_product(*facts, **more, roundings=roundings(q))
+
+
+def check_gated(y, x, gate, up, *facts, **more):
+    check_gated_product(y, x, gate, up, *facts, **more, roundings=roundings(gate))
+
 
 SOME = [bs.NVFP4, bs.MXFP4, bs.KBIT4, bs.MXFP8]
 
@@ -50,7 +61,7 @@ def test_rows(placed, m):
     runs("sm80", x.cuda(), w)
     for out_dtype in (torch.bfloat16, torch.float32):
         y = bs.linear(x.cuda(), w, bias.cuda(), out_dtype=out_dtype)
-        check(y.cpu(), x.double(), exact(q), out_dtype, x.dtype, bias)
+        check(q, y.cpu(), x.double(), exact(q), out_dtype, x.dtype, bias)
 
 
 @pytest.mark.parametrize("m", [1, 4, 16, 40])
@@ -58,7 +69,7 @@ def test_float16(placed, m):
     q, w = weight(placed, 48, 512)
     x = torch.randn(m, 512).half()
     y = bs.matmul(x.cuda(), w, out_dtype=torch.float32)
-    check(y.cpu(), x.double(), exact(q), torch.float32, x.dtype)
+    check(q, y.cpu(), x.double(), exact(q), torch.float32, x.dtype)
 
 
 @pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 33])
@@ -105,7 +116,7 @@ def test_unequal_halves_of_a_table():
     q, w = weight(fmt, 64, 256)
     for m in (1, 8):
         x = torch.randn(m, 256).bfloat16()
-        check(bs.matmul(x.cuda(), w).cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+        check(q, bs.matmul(x.cuda(), w).cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
 
 
 @pytest.mark.parametrize("some", SOME, ids=str)
@@ -140,7 +151,7 @@ def test_groups(some, dtype):
     start = 0
     for i, size in enumerate(sizes.tolist()):
         part = slice(start, start + size)
-        check(y[part], x[part].double(), exact(q)[i], torch.float32, x.dtype)
+        check(q, y[part], x[part].double(), exact(q)[i], torch.float32, x.dtype)
         start += size
     assert (y[start:] == 0).all()
 
@@ -153,7 +164,7 @@ def test_groups_of_many_rows(some):
     x = torch.randn(187, 448).bfloat16()
     y = bs.grouped_matmul(x.cuda(), w, sizes.cuda(), out_dtype=torch.float32).cpu()
     for i, part in ((0, slice(0, 150)), (2, slice(150, 180)), (3, slice(180, 187))):
-        check(y[part], x[part].double(), exact(q)[i], torch.float32, x.dtype)
+        check(q, y[part], x[part].double(), exact(q)[i], torch.float32, x.dtype)
 
 
 @pytest.mark.parametrize("some", SOME, ids=str)
@@ -162,7 +173,7 @@ def test_more_rows_than_are_multiplied_at_a_time(some):
     x = torch.randn(200, 4096).bfloat16()
     runs("sm80", x.cuda(), w)
     y = bs.matmul(x.cuda(), w)
-    check(y.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+    check(q, y.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
     assert torch.equal(bs.matmul(x.cuda(), w), y)
 
 
@@ -196,7 +207,7 @@ def test_batches(some):
         x = torch.randn(3, m, 192).bfloat16()
         y = bs.matmul(x.cuda(), w).cpu()
         for i in range(3):
-            check(y[i], x[i].double(), exact(q)[i], torch.bfloat16, x.dtype)
+            check(q, y[i], x[i].double(), exact(q)[i], torch.bfloat16, x.dtype)
 
 
 @pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP8, bs.MXFP4], ids=str)
@@ -207,7 +218,7 @@ def test_both_quantised(x_format, m):
     runs("sm80", x.cuda(), w, x_format=x_format)
     y = bs.matmul(x.cuda(), w, x_format=x_format, out_dtype=torch.float32).cpu()
     rounded = torch.stack([exact(bs.quantize(row[None], x_format))[0] for row in x])
-    check(y, rounded, exact(q), torch.float32, torch.bfloat16)
+    check(q, y, rounded, exact(q), torch.float32, torch.bfloat16)
 
 
 @pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT4], ids=str)
@@ -224,10 +235,30 @@ def test_every_config(some, m):
             chosen = replace(config, splits=splits, cluster=cluster)
             launch = (problem, chosen, x.cuda(), (as_groups(w.operand),), (None,), None, out)
             sm80.launch(*launch)
-            check(out.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+            check(q, out.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
             again = torch.empty_like(out)
             sm80.launch(*launch[:-1], again)
             assert torch.equal(out, again), config
+
+
+@pytest.mark.parametrize("some", SOME, ids=str)
+def test_long_sums_of_many_rows(some):
+    """Stages are filled again, in several turns over rows of x, gated and by groups."""
+    n, k, sizes = 130, 8192, [150, 0, 40]
+    (gate, g), (up, u) = weight(some, 3, n, k), weight(some, 3, n, k)
+    x = torch.randn(200, k).bfloat16() / 64
+    check(gate, bs.matmul(x.cuda(), g[0]).cpu(), x.double(), exact(gate)[0], x.dtype, x.dtype)
+    check_gated(bs.gated_matmul(x.cuda(), g[0], u[0]).cpu(), x, gate[0], up[0], "silu")
+    grouped = bs.grouped_gated_matmul(x[:190].cuda(), g, u, torch.tensor(sizes).cuda()).cpu()
+    for i, part in ((0, slice(0, 150)), (2, slice(150, 190))):
+        check_gated(grouped[part], x[part], gate[i], up[i], "silu")
+
+
+def test_rows_that_overlap():
+    q, w = weight(bs.NVFP4, 48, 256)
+    row = torch.randn(256).bfloat16()
+    y = bs.matmul(row.cuda().expand(20, 256), w, out_dtype=torch.float32).cpu()
+    check(q, y, row.double().expand(20, 256), exact(q), torch.float32, row.dtype)
 
 
 @pytest.mark.parametrize("k", [16, 48, 64, 112, 2880])
@@ -235,7 +266,7 @@ def test_any_k(k):
     q, w = weight(bs.NVFP4, 37, k)
     for m in (1, 9, 33):
         x = torch.randn(m, k).bfloat16()
-        check(bs.matmul(x.cuda(), w).cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+        check(q, bs.matmul(x.cuda(), w).cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
 
 
 def test_strided_and_unaligned_x():
@@ -249,7 +280,7 @@ def test_strided_and_unaligned_x():
         placed.copy_(whole)
         for rows in (slice(None), slice(None, None, 2), slice(1, 2)):
             y = bs.matmul(placed[rows], w).cpu()
-            check(y, whole[rows].double(), exact(q), torch.bfloat16, whole.dtype)
+            check(q, y, whole[rows].double(), exact(q), torch.bfloat16, whole.dtype)
 
 
 def test_more_weights_than_32_bits_count():
@@ -272,17 +303,18 @@ def test_more_weights_than_32_bits_count():
         )
 
 
-def test_graphs_and_streams():
+@pytest.mark.parametrize("m", [2, 40])
+def test_graphs_and_streams(m):
     q, w = weight(bs.NVFP4, 512, 4096)  # few rows: k is split
-    x = torch.randn(2, 4096).bfloat16()
+    x = torch.randn(m, 4096).bfloat16()
     held = x.cuda()
     expected = bs.matmul(held, w)
-    check(expected.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+    check(q, expected.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = bs.matmul(held, w)
         z = bs.matmul(held * 2, w)
-    held.copy_(torch.randn(2, 4096).bfloat16())
+    held.copy_(torch.randn(m, 4096).bfloat16())
     for _ in range(3):
         graph.replay()
     torch.cuda.synchronize()
@@ -313,7 +345,7 @@ def test_many_rows(fmt, dtype):
     for each in (w, q.to("cuda")):
         runs("cublas", x.cuda(), each)
         y = bs.matmul(x.cuda(), each, out_dtype=torch.float32)
-        check(y.cpu(), x.double(), exact(q), torch.float32, dtype)
+        check_product(y.cpu(), x.double(), exact(q), torch.float32, dtype)
 
 
 def test_dequantize_of_fragments(placed):

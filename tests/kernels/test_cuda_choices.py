@@ -111,6 +111,7 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
     for part, (codes, scale) in zip(parts, zip(told[::2], told[1::2], strict=True), strict=True):
         units, eights = config.chunk // 64, config.chunk // 128
         assert codes == (
+            None,
             part.codes.data_ptr(),
             "uint32",
             (128, 5, 39),
@@ -118,6 +119,7 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
             (128, units, tiles),
         )
         assert scale == (
+            None,
             part.scale.data_ptr(),
             "uint32",
             (32, 3, 39),
@@ -128,7 +130,7 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
         x = torch.randn(120, 320).bfloat16()
         plan(x, (None,) * len(parts), None, torch.empty(120, 200))
         assert told[made + count - 1 :] == [
-            (x.data_ptr(), "bfloat16", 120, 320, 320, config.columns)
+            (None, x.data_ptr(), "bfloat16", 120, 320, 320, config.columns)
         ]
         (defines, arguments), number = launches[-1], made + count
         assert defines["BS_WIDE"] == 1
@@ -136,6 +138,10 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
         assert bytes(arguments.code_map[0]) == bytes([1]) * 128
         assert bytes(arguments.scale_map[len(parts) - 1]) == bytes([made]) * 128
         assert arguments.x == x.data_ptr()
+    overlapping = torch.randn(320).bfloat16().expand(120, 320)
+    plan(overlapping, (None,) * len(parts), None, torch.empty(120, 200))
+    assert told[-1][1] != overlapping.data_ptr()
+    assert told[-1][5] == 320
 
 
 @pytest.mark.skipif(cuda_refusal("sm_90") is not None, reason=str(cuda_refusal("sm_90")))

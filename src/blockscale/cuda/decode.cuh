@@ -22,7 +22,8 @@ struct ByteTables {
 // is kept in uniform registers, and `prmt` would fetch it from there each time.
 BS_DEVICE u32 of_lane(u32 value) { return __shfl_sync(~0u, value, threadIdx.x % 32); }
 
-// A table in global memory, of `count` float32 values from `first` on, in steps of `direction`.
+// A table in global memory, of `count` float32 values from `first` on, in steps of `direction`. By ordinary
+// loads: others may be moved ahead of the wait for the kernel that writes it.
 template <class T>
 BS_DEVICE ByteTables load_tables(const float* values, int first, int direction, int count) {
     ByteTables tables;
@@ -32,7 +33,7 @@ BS_DEVICE ByteTables load_tables(const float* values, int first, int direction, 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int at = 4 * half + i;
-            v[i] = at < count ? __ldg(values + first + direction * at) : 0.0f;
+            v[i] = at < count ? values[first + direction * at] : 0.0f;
         }
         u32 a = T::from_floats(v[0], v[1]), b = T::from_floats(v[2], v[3]);
         tables.low[half] = of_lane(pick_bytes(a, b, 0x6420));

@@ -208,7 +208,8 @@ class Launch:
         group_sizes: Tensor | None,
         out: Tensor,
     ) -> None:
-        values, x_scale = (x, None) if _is_copyable(x) else _copyable(self._problem, x)
+        wide = self._config.wide
+        values, x_scale = (x, None) if _is_copyable(x, wide) else _copyable(self._problem, x)
         arguments = self._arguments.from_buffer_copy(self._template)
         arguments.x, arguments.x_stride = values.data_ptr(), values.stride(0)
         arguments.out, arguments.out_stride = out.data_ptr(), out.stride(0)
@@ -223,7 +224,7 @@ class Launch:
             held.append(sizes)
         if self._problem.bias:
             held += self._add_biases(arguments, biases)
-        if self._config.wide:
+        if wide:
             memmove(addressof(arguments), self._map(values), len(arguments.x_map))
         stream = current_stream(self._device)
         if self._grid[1] > self._cluster:
@@ -241,7 +242,8 @@ class Launch:
     def _map(self, x: Tensor) -> bytes:
         rows, k = x.shape
         dtype = x_dtype(self._problem)
-        return matrix_map(x.data_ptr(), dtype, rows, k, x.stride(0), self._config.columns)
+        place = self._device.index, x.data_ptr()
+        return matrix_map(*place, dtype, rows, k, x.stride(0), self._config.columns)
 
     def _is_settled(self) -> bool:
         version = sum(map(version_of, self._written))  # each of which only grows
@@ -278,7 +280,8 @@ def _weight_maps(problem: Problem, config: Config, part: Parts) -> tuple[bytes, 
 
     def described(address: int, words: int, along_k: int, of_chunk: int) -> bytes:
         sizes, strides = (words, along_k, tiles), (words, words * along_k)
-        return tensor_map(address, "uint32", sizes, strides, (words, of_chunk, of_block))
+        box = words, of_chunk, of_block
+        return tensor_map(part.codes.device.index, address, "uint32", sizes, strides, box)
 
     units, eights = -(-problem.k // 64), -(-problem.k // (8 * format.block))
     chunk_eights = max(1, config.chunk // (8 * format.block))
@@ -288,13 +291,15 @@ def _weight_maps(problem: Problem, config: Config, part: Parts) -> tuple[bytes, 
     )
 
 
-def _is_copyable(x: Tensor | Parts) -> TypeGuard[Tensor]:
-    """Rows of numbers that can be copied 16 bytes at a time."""
+def _is_copyable(x: Tensor | Parts, wide: bool) -> TypeGuard[Tensor]:
+    """Rows of numbers that can be copied 16 bytes at a time, and do not overlap where the hardware
+    is told of all of them."""
     return (
         not isinstance(x, Parts)
         and x.stride(-1) == 1
         and x.stride(0) % 8 == 0
         and x.data_ptr() % 16 == 0
+        and (not wide or x.stride(0) >= x.shape[1])
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import addressof, c_ubyte, c_uint32, c_uint64, string_at
 from functools import lru_cache
 
-from blockscale.runtime.cuda.driver import check, load_driver
+from blockscale.runtime.cuda.driver import check, context, load_driver
 
 BYTES = 128
 _ALIGNED = 64
@@ -15,7 +15,7 @@ _SWIZZLED_BYTES = 128
 
 
 def matrix_map(
-    address: int, dtype: str, rows: int, columns: int, stride: int, box_rows: int
+    index: int, address: int, dtype: str, rows: int, columns: int, stride: int, box_rows: int
 ) -> bytes:
     """Of a matrix whose rows are `stride` elements apart, copied in boxes of `box_rows`.
 
@@ -23,13 +23,13 @@ def matrix_map(
     expects them. What is outside the matrix is copied as zeros.
     """
     columns_of_box = _SWIZZLED_BYTES // _TYPES[dtype][1]
-    return tensor_map(
-        address, dtype, (columns, rows), (stride,), (columns_of_box, box_rows), _SWIZZLE_128
-    )
+    box = columns_of_box, box_rows
+    return tensor_map(index, address, dtype, (columns, rows), (stride,), box, _SWIZZLE_128)
 
 
 @lru_cache(maxsize=1024)
 def tensor_map(
+    index: int,  # of the GPU
     address: int,
     dtype: str,
     sizes: tuple[int, ...],  # the fastest dimension first
@@ -41,19 +41,20 @@ def tensor_map(
     rank = len(sizes)
     memory = (c_ubyte * (BYTES + _ALIGNED))()
     start = -(-addressof(memory) // _ALIGNED) * _ALIGNED
-    status = load_driver().cuTensorMapEncodeTiled(
-        start,
-        kind,
-        rank,
-        address,
-        (c_uint64 * rank)(*sizes),
-        (c_uint64 * (rank - 1))(*(stride * item for stride in strides)),
-        (c_uint32 * rank)(*box),
-        (c_uint32 * rank)(*(1,) * rank),
-        _NO_INTERLEAVE,
-        swizzle,
-        _L2_128,
-        _ZEROS_OUTSIDE,
-    )
+    with context(index):  # a thread may not have used CUDA yet, or another GPU
+        status = load_driver().cuTensorMapEncodeTiled(
+            start,
+            kind,
+            rank,
+            address,
+            (c_uint64 * rank)(*sizes),
+            (c_uint64 * (rank - 1))(*(stride * item for stride in strides)),
+            (c_uint32 * rank)(*box),
+            (c_uint32 * rank)(*(1,) * rank),
+            _NO_INTERLEAVE,
+            swizzle,
+            _L2_128,
+            _ZEROS_OUTSIDE,
+        )
     check(status, f"describing {dtype} {sizes}, {strides} apart, in boxes of {box}")
     return string_at(start, BYTES)
