@@ -49,7 +49,7 @@ class HostFunction:
             )  # fmt: skip
             self.library = ctypes.CDLL(library)
 
-    def launch(self, grid, threads, shared, stream, arguments):
+    def launch(self, grid, threads, shared, stream, arguments, overlap=False):
         assert self.library.size_of_arguments() == ctypes.sizeof(arguments)
         self.library.run(ctypes.byref(arguments), *grid, threads)
 
@@ -63,6 +63,7 @@ def _on_the_host(monkeypatch):
         monkeypatch.setattr(module, "function", lambda build, device: compiled(build))
         monkeypatch.setattr(module, "current_stream", lambda device: 0)
     monkeypatch.setattr(tensor_scale, "multiprocessors", lambda target: 1)
+    monkeypatch.setattr(cuda_quantize, "can_overlap", lambda target: True)
 
 
 def problem_of(verb, kind, x, rule="", **more):

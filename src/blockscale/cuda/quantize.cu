@@ -164,6 +164,7 @@ constexpr int threads_of_sm() {
 extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
     quantize(const __grid_constant__ Arguments a) {
     __shared__ Encoders<Element> encoders;
+    wait_for_previous();
     encoders.fill(a.codebook);
     if constexpr (DERIVED) {
         const u32 rows = a.rows.in_row.divide(a.rows.units);

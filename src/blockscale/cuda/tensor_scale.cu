@@ -41,6 +41,7 @@ EXACT Units load_units(const Arguments& a, u32 which, u32 first) {
 extern "C" __global__ void __launch_bounds__(THREADS) tensor_scale(const __grid_constant__ Arguments a) {
     const u32 which = blockIdx.y + blockIdx.z * gridDim.y;
     if (which * size_t(a.units) >= a.rows.units) return;
+    let_next_start();
     u32 largest = 0;
     constexpr u32 STEP = AHEAD * THREADS;
     for (u32 first = blockIdx.x * STEP + threadIdx.x; first < a.units; first += gridDim.x * STEP)

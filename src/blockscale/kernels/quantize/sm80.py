@@ -26,7 +26,13 @@ from blockscale.kernels.cuda_rows import (
 from blockscale.layouts import canonical
 from blockscale.numerics import rules_of
 from blockscale.problem import Kind, Problem
-from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+from blockscale.runtime.cuda import (
+    Build,
+    can_overlap,
+    cuda_refusal,
+    current_stream,
+    function,
+)
 
 NAME = "sm80"
 
@@ -158,7 +164,8 @@ def _launch(
     every = groups * n * units
     grid = groups * n if derived else blocks_for(every, config.repeat, config.threads)
     kernel = function(_build(problem, tensor_scales, config), x.device)
-    kernel.launch((grid, 1, 1), config.threads, 0, current_stream(x.device), arguments)
+    stream, overlap = current_stream(x.device), can_overlap(problem.target)
+    kernel.launch((grid, 1, 1), config.threads, 0, stream, arguments, overlap)
 
 
 @lru_cache(maxsize=1024)
