@@ -20,6 +20,9 @@ struct Ring : Place {
         BS_DEVICE void step_on() {
             if (++slot == STAGES) slot = 0, parity ^= 1;
         }
+        BS_DEVICE Turn before() const {
+            return slot == 0 ? Turn{STAGES - 1, parity ^ 1} : Turn{slot - 1, parity};
+        }
     };
 
     u32 barriers;
@@ -102,25 +105,23 @@ struct Ring : Place {
                 fetch_x(ahead.slot, chunk, first_row);
         }
         __syncwarp();
-        Turn last = turn;
-        u32 read_last = 0;  // none yet
 #pragma unroll 1
         for (int chunk = first + k_warp; chunk < end; chunk += K_WARPS) {
+            const bool is_first = chunk == first + k_warp;
             wait_at(full(turn.slot), turn.parity);
-            multiply(stage_of(turn.slot), chunk, read_last);
-            if (leads && read_last && next < end) {
-                wait_at(read_last, last.parity);
+            multiply(stage_of(turn.slot), chunk, is_first ? 0 : read(turn.before().slot));
+            if (leads && !is_first && next < end) {
+                const Turn last = turn.before();
+                wait_at(read(last.slot), last.parity);
                 fetch_weights(last.slot, next, first_tile);
                 fetch_x(last.slot, next, first_row);
                 next += K_WARPS;
             }
             __syncwarp();
-            read_last = read(turn.slot);
-            last = turn;
             turn.step_on();
         }
         wait_for_products<0>();
-        if (read_last && lane == 0) arrive(read_last);
+        if (first + k_warp < end && lane == 0) arrive(read(turn.before().slot));
     }
 
     // The memory of the ring has been the sums', and becomes the ring's again.
