@@ -8,12 +8,12 @@ The ring repeats inside the graph until a replay is long beside the event pair.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from math import ceil
 
 import torch
 
 from bench.timing import Call
+from blockscale.runtime.cuda.timing import capture
 
 RING_CACHES = 3  # a ring is so many times as large as the L2 cache, at least
 SAMPLE_SECONDS = 0.0015  # a replay is at least so long
@@ -48,11 +48,11 @@ class CudaStopwatch:
             call()
         torch.cuda.synchronize()
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        self._graph, self._count = _capture(calls), len(calls)
+        self._graph, self._count = capture(calls), len(calls)
         once = min(self._replay() for _ in range(_TRIALS))
         times = repeats(once, len(calls))
         if times > 1:
-            self._graph, self._count = _capture(list(calls) * times), len(calls) * times
+            self._graph, self._count = capture(list(calls) * times), len(calls) * times
 
     def warm_up(self) -> float:
         return min(self.sample() for _ in range(_TRIALS))
@@ -83,21 +83,3 @@ def ring_bytes(cache: int, free: int, rivals: int) -> int:
 
 def l2_bytes(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).L2_cache_size
-
-
-def _capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
-    """On the current stream. Not by `torch.cuda.graph`, which collects garbage at every capture.
-
-    Errors of other threads are left to them: libraries may clean up in the background.
-    """
-    graph = torch.cuda.CUDAGraph()
-    graph.capture_begin(capture_error_mode="thread_local")
-    try:
-        for call in calls:
-            call()
-    except BaseException:
-        with suppress(RuntimeError):  # the first error says more than the end of a broken capture
-            graph.capture_end()
-        raise
-    graph.capture_end()
-    return graph

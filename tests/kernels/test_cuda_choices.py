@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import blockscale as bs
+from blockscale.kernels import cuda_arguments
 from blockscale.kernels.cuda_stream import stream_configs
 from blockscale.kernels.matmul import cublas, sm80
 from blockscale.kernels.prepared import fragments
@@ -96,7 +97,7 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
         told.append(facts)
         return len(told).to_bytes(1, "little") * 128
 
-    monkeypatch.setattr(sm80, "tensor_map", invented)
+    monkeypatch.setattr(cuda_arguments, "tensor_map", invented)
     monkeypatch.setattr(sm80, "matrix_map", invented)
     layout = fragments(bs.NVFP4)
     parts = [

@@ -24,7 +24,7 @@ def spent(monkeypatch):
         return now[0] - before
 
     monkeypatch.setattr(timing, "_between_events", between_events)
-    monkeypatch.setattr(timing, "_capture", Graph)
+    monkeypatch.setattr(timing, "capture", Graph)
     monkeypatch.setattr(timing, "_warm_up", timing._run)
     return now
 

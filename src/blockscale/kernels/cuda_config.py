@@ -69,6 +69,14 @@ def x_dtype(problem: Problem) -> str:
     return "bfloat16" if "@" in problem.x else problem.x
 
 
+def fits_bfloat16(format: Format) -> bool:
+    """Whether it holds every weight times its scale: products have the bits of both."""
+    element, scale = format.element, format.scale
+    return isinstance(element, Float) and (
+        element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS
+    )
+
+
 def scales_weights(format: Format, x: str, columns: int) -> bool:
     """Whether weights are multiplied by their scales, and not the sums of blocks.
 
@@ -79,9 +87,8 @@ def scales_weights(format: Format, x: str, columns: int) -> bool:
     element, scale = format.element, format.scale
     if (element, scale, format.block) == (E2M1, UE4M3, 16):
         return columns >= 8
-    fits = not isinstance(element, Float) or (
-        element.specials != "ieee" and element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS
-    )
+    infinite = isinstance(element, Float) and element.specials == "ieee"
+    fits = format.is_codebook or (fits_bfloat16(format) and not infinite)
     return columns >= 16 and x == "bfloat16" and fits
 
 

@@ -6,7 +6,7 @@ is the Config. It sums in float32 in a fixed order: the same call gives the same
 
 from __future__ import annotations
 
-from ctypes import Structure, addressof, c_float, c_int, c_longlong, c_ubyte, c_void_p, memmove
+from ctypes import addressof, memmove
 from functools import lru_cache
 from typing import TypeGuard
 
@@ -15,7 +15,14 @@ from torch import Tensor
 
 from blockscale.formats import CATALOGUE, Float, Format
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.cuda_config import Config, matrices, x_dtype
+from blockscale.kernels.cuda_arguments import (
+    Arguments,
+    TensorMap,
+    Weight,
+    WideArguments,
+    weight_maps,
+)
+from blockscale.kernels.cuda_config import Config, fits_bfloat16, matrices, x_dtype
 from blockscale.kernels.cuda_stream import stream_candidates, stream_configs
 from blockscale.kernels.cuda_tables import is_symmetric, version_of
 from blockscale.kernels.cuda_wide import is_wide
@@ -33,64 +40,17 @@ from blockscale.runtime.cuda import (
     current_stream,
     function,
     matrix_map,
-    tensor_map,
 )
 
 NAME = "sm80"
 
-# Rows of x for a matrix, beyond which decoding once for cuBLAS is faster: where four warps multiply
-# together, and elsewhere.
+# Rows of x for a matrix, beyond which weights are decoded once for cuBLAS: where four warps
+# multiply together, and elsewhere. Which is faster around there has not been measured.
 _MOST_ROWS_WIDE, _MOST_ROWS = 256, 128
 _MOST_MATRICES = 2**16 - 1  # that a grid counts
-_BFLOAT16_BITS = 8  # that are significant
 _X = {"bfloat16": "BFloat16", "float16": "Float16"}
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
-
-
-class Weight(Structure):
-    _fields_ = tuple(
-        (name, c_void_p) for name in ("codes", "scale", "tensor_scale", "table", "bias")
-    )
-
-
-class Arguments(Structure):
-    _fields_ = (
-        ("weight", Weight * 2),
-        ("x", c_void_p),
-        ("x_scale", c_void_p),
-        ("out", c_void_p),
-        ("group_sizes", c_void_p),
-        ("partial", c_void_p),
-        ("arrivals", c_void_p),
-        ("x_stride", c_longlong),
-        ("out_stride", c_longlong),
-        ("m", c_int),
-        ("n", c_int),
-        ("k", c_int),
-        ("groups", c_int),
-        ("bias_dtype", c_int),
-        ("out_dtype", c_int),
-        ("activation", c_int),
-        ("alpha", c_float),
-        ("limit", c_float),
-        ("sizes_are_64_bits", c_int),
-        ("settled", c_int),
-    )
-
-
-_Map = c_ubyte * 128  # a CUtensorMap
-
-
-class WideArguments(Structure):
-    """Of kernels to which the hardware copies x and weights by itself."""
-
-    _fields_ = (
-        ("x_map", _Map),
-        ("code_map", _Map * 2),
-        ("scale_map", _Map * 2),
-        *Arguments._fields_,
-    )
 
 
 def refuses(problem: Problem) -> str | None:
@@ -111,18 +71,15 @@ def refuses(problem: Problem) -> str | None:
         return f"takes 1 to {_MOST_MATRICES} matrices, not {matrices(problem)}"
     most = _MOST_ROWS_WIDE if is_wide(problem) else _MOST_ROWS
     if not problem.ragged and problem.m > most:
-        return f"is for up to {most} rows; with {problem.m}, decoding once is faster"
+        return f"is for up to {most} rows, not {problem.m}"
     if not stream_configs(problem):
         return f"needs more shared memory than {problem.target} has"
     return None
 
 
 def _is_exact_in_bfloat16(kind: Kind) -> bool:
-    """As scaled values of NVFP4 and of the MX formats are: products have the bits of both."""
-    element, scale = kind.format.element, kind.format.scale
-    if not isinstance(element, Float) or kind.layout.scales != "rows":
-        return False
-    return element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS
+    """As scaled values of NVFP4 and of the MX formats are."""
+    return kind.layout.scales == "rows" and fits_bfloat16(kind.format)
 
 
 def configs(problem: Problem) -> tuple[Config, ...]:
@@ -192,9 +149,9 @@ class Launch:
         for i, part in enumerate(self._weights):
             arguments.weight[i] = Weight(*map(_address, part), None)
             if isinstance(arguments, WideArguments):
-                code_map, scale_map = _weight_maps(problem, self._config, part)
-                arguments.code_map[i] = _Map.from_buffer_copy(code_map)
-                arguments.scale_map[i] = _Map.from_buffer_copy(scale_map)
+                code_map, scale_map = weight_maps(problem, self._config, part)
+                arguments.code_map[i] = TensorMap.from_buffer_copy(code_map)
+                arguments.scale_map[i] = TensorMap.from_buffer_copy(scale_map)
         if problem.gated:
             activation = parse_activation(problem.activation)
             arguments.activation = _ACTIVATIONS[activation.name]
@@ -269,26 +226,6 @@ class Launch:
         sums = outputs * config.splits * config.columns * config.weight_rows
         partial, arrivals = workspace(self._device, stream, sums, outputs)
         arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
-
-
-def _weight_maps(problem: Problem, config: Config, part: Parts) -> tuple[bytes, bytes]:
-    """Of codes and scales in words of 4 bytes: [tile, unit of 64 k, word] and [tile, eight blocks,
-    word], of which a block takes its tiles and a chunk at a time."""
-    format = problem.w_kind.format
-    tiles = problem.groups * -(-problem.n // 16)
-    of_block = config.weight_rows // 16 // (2 if problem.gated else 1)
-
-    def described(address: int, words: int, along_k: int, of_chunk: int) -> bytes:
-        sizes, strides = (words, along_k, tiles), (words, words * along_k)
-        box = words, of_chunk, of_block
-        return tensor_map(part.codes.device.index, address, "uint32", sizes, strides, box)
-
-    units, eights = -(-problem.k // 64), -(-problem.k // (8 * format.block))
-    chunk_eights = max(1, config.chunk // (8 * format.block))
-    return (
-        described(part.codes.data_ptr(), 32 * format.element.bits, units, config.chunk // 64),
-        described(part.scale.data_ptr(), 32, eights, chunk_eights),
-    )
 
 
 def _is_copyable(x: Tensor | Parts, wide: bool) -> TypeGuard[Tensor]:

@@ -41,10 +41,10 @@ class GraphStopwatch:
 
     def __init__(self, calls: Sequence[Call]) -> None:
         _warm_up(calls)
-        self._graph, self._count = _capture(calls), len(calls)
+        self._graph, self._count = capture(calls), len(calls)
         times = _repeats(min(self._seconds() for _ in range(_TRIALS)), len(calls))
         if times > 1:
-            self._graph, self._count = _capture(list(calls) * times), len(calls) * times
+            self._graph, self._count = capture(list(calls) * times), len(calls) * times
             self._seconds()  # a first replay uploads the graph
 
     def sample(self) -> float:
@@ -81,8 +81,11 @@ def _repeats(seconds: float, calls: int) -> int:
     return max(1, min(ceil(_SAMPLE_SECONDS / max(seconds, 1e-9)), _MOST_CALLS // max(calls, 1)))
 
 
-def _capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
-    """Errors of other threads are left to them: libraries may clean up in the background."""
+def capture(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
+    """On the current stream. Not by `torch.cuda.graph`, which collects garbage at every capture.
+
+    Errors of other threads are left to them: libraries may clean up in the background.
+    """
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(capture_error_mode="thread_local")
     try:

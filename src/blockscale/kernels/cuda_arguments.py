@@ -1,0 +1,75 @@
+"""What cuda/stream.cu is launched with: the structs of stream_shape.cuh, maps of the weights."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_float, c_int, c_longlong, c_ubyte, c_void_p
+
+from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda_config import Config
+from blockscale.problem import Problem
+from blockscale.runtime.cuda import tensor_map
+
+
+class Weight(Structure):
+    _fields_ = tuple(
+        (name, c_void_p) for name in ("codes", "scale", "tensor_scale", "table", "bias")
+    )
+
+
+class Arguments(Structure):
+    _fields_ = (
+        ("weight", Weight * 2),
+        ("x", c_void_p),
+        ("x_scale", c_void_p),
+        ("out", c_void_p),
+        ("group_sizes", c_void_p),
+        ("partial", c_void_p),
+        ("arrivals", c_void_p),
+        ("x_stride", c_longlong),
+        ("out_stride", c_longlong),
+        ("m", c_int),
+        ("n", c_int),
+        ("k", c_int),
+        ("groups", c_int),
+        ("bias_dtype", c_int),
+        ("out_dtype", c_int),
+        ("activation", c_int),
+        ("alpha", c_float),
+        ("limit", c_float),
+        ("sizes_are_64_bits", c_int),
+        ("settled", c_int),
+    )
+
+
+TensorMap = c_ubyte * 128  # a CUtensorMap
+
+
+class WideArguments(Structure):
+    """Of kernels to which the hardware copies x and weights by itself."""
+
+    _fields_ = (
+        ("x_map", TensorMap),
+        ("code_map", TensorMap * 2),
+        ("scale_map", TensorMap * 2),
+        *Arguments._fields_,
+    )
+
+
+def weight_maps(problem: Problem, config: Config, part: Parts) -> tuple[bytes, bytes]:
+    """Of codes and scales in words of 4 bytes: [tile, unit of 64 k, word] and [tile, eight blocks,
+    word], of which a block takes its tiles and a chunk at a time."""
+    format = problem.w_kind.format
+    tiles = problem.groups * -(-problem.n // 16)
+    of_block = config.weight_rows // 16 // (2 if problem.gated else 1)
+
+    def described(address: int, words: int, along_k: int, of_chunk: int) -> bytes:
+        sizes, strides = (words, along_k, tiles), (words, words * along_k)
+        box = words, of_chunk, of_block
+        return tensor_map(part.codes.device.index, address, "uint32", sizes, strides, box)
+
+    units, eights = -(-problem.k // 64), -(-problem.k // (8 * format.block))
+    chunk_eights = max(1, config.chunk // (8 * format.block))
+    return (
+        described(part.codes.data_ptr(), 32 * format.element.bits, units, config.chunk // 64),
+        described(part.scale.data_ptr(), 32, eights, chunk_eights),
+    )
