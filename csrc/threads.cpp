@@ -54,19 +54,22 @@ void pause_briefly() {
 #endif
 }
 
-// True once ready() is, within some 50 microseconds. The layers of a model follow each other faster
-// than a sleeping thread wakes.
+// True once ready() is, within a millisecond: what a model does between two products takes less, and a
+// sleeping thread takes long to wake, longer still on a virtual machine. After the first moments the core
+// is left to whoever else wants it.
 template <class Ready>
 bool spin_until(Ready ready) {
   using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::microseconds(50);
-  do {
+  const auto begin = Clock::now();
+  for (;;) {
     for (int i = 0; i < 16; ++i) {
       if (ready()) return true;
       pause_briefly();
     }
-  } while (Clock::now() < end);
-  return false;
+    const auto passed = Clock::now() - begin;
+    if (passed > std::chrono::milliseconds(1)) return false;
+    if (passed > std::chrono::microseconds(50)) std::this_thread::yield();
+  }
 }
 
 class Pool {

@@ -86,6 +86,8 @@ EXACT u32 load_scale(const Arguments& a, const Place& at) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) dequantize(const __grid_constant__ Arguments a) {
     __shared__ Decoders<Element> decoder;
+    let_next_start();
+    wait_for_previous();
     decoder.fill(a.codebook);
     const u32 step = gridDim.x * THREADS * REPEAT;
     for (u32 first = blockIdx.x * THREADS * REPEAT; first < a.rows.units; first += step) {

@@ -7,6 +7,7 @@ struct Warp : Tiles<Copies> {
     using Tiles::Tiles;
 
     static constexpr int PART = 8 * BLOCK;  // eight blocks stand side by side
+    static constexpr int UNROLL = REGISTERS < 128 ? 1 : CHUNK / PART;
 
     // A lane applies the scales of its columns: those in its own word of the eight blocks, or in the
     // words of 2 or 4 lanes.
@@ -29,7 +30,7 @@ struct Warp : Tiles<Copies> {
         // Which block's columns this lane names; two steps of one load are two blocks of 16.
         const int place = lane % 8 / COLUMNS;
         const int named = COLUMNS == 1 && BLOCK == 16 ? place - lane / 16 : place;
-#pragma unroll
+#pragma unroll UNROLL
         for (int part = 0; part < CHUNK / PART; part++) {
             u32 scale_words[TILES][SCALE_WORDS], words[TILES][BITS];
             float c[SETS][TILES][4];

@@ -86,8 +86,10 @@ struct Ring : Place {
                      first_row, full(slot));
     }
 
-    // All chunks of this warp, from `first` to `end` of its block; `multiply` takes a stage, a chunk and the
-    // barrier of the slot before, at which it arrives when that has been read.
+    // All chunks of this warp, from `first` to `end` of its block. `multiply` takes a stage, a chunk, and what
+    // to call when a unit of it has been handed over. After the first unit, the chunk before this one has been
+    // read; after the second, other warps have most likely come as far, and its slot is filled again: later,
+    // two stages would leave no time for a copy.
     template <class Multiply>
     BS_DEVICE void for_chunks(const Rows& rows, int first_column, int first, int end,
                               const Multiply& multiply) {
@@ -109,15 +111,18 @@ struct Ring : Place {
         for (int chunk = first + k_warp; chunk < end; chunk += K_WARPS) {
             const bool is_first = chunk == first + k_warp;
             wait_at(full(turn.slot), turn.parity);
-            multiply(stage_of(turn.slot), chunk, is_first ? 0 : read(turn.before().slot));
-            if (leads && !is_first && next < end) {
+            multiply(stage_of(turn.slot), chunk, [&](int unit) {
+                if (is_first || unit > 1) return;
                 const Turn last = turn.before();
-                wait_at(read(last.slot), last.parity);
-                fetch_weights(last.slot, next, first_tile);
-                fetch_x(last.slot, next, first_row);
-                next += K_WARPS;
-            }
-            __syncwarp();
+                if (unit == 0 && lane == 0) arrive(read(last.slot));
+                if (unit == 1 && leads && next < end) {
+                    wait_at(read(last.slot), last.parity);
+                    fetch_weights(last.slot, next, first_tile);
+                    fetch_x(last.slot, next, first_row);
+                    next += K_WARPS;
+                }
+                __syncwarp();
+            });
             turn.step_on();
         }
         wait_for_products<0>();

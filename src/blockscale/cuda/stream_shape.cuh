@@ -53,6 +53,7 @@ constexpr int CHUNK = BS_CHUNK;  // k of a stage of one warp: 128 or 256
 constexpr int UNITS = CHUNK / 64;
 constexpr int WARPS = ROW_WARPS * K_WARPS;
 constexpr int THREADS = 32 * WARPS;
+constexpr int REGISTERS = 65536 / (THREADS * BS_MIN_BLOCKS);  // that a thread can have
 constexpr int BRANCHES = GATED ? 2 : 1;
 constexpr int ROWS = 16 * TILES / BRANCHES * ROW_WARPS;  // of the output, of one block
 constexpr int SPREAD = COLUMNS < 8 ? 8 / COLUMNS : 1;    // blocks that stand apart in an accumulator
@@ -72,14 +73,17 @@ constexpr bool SCALES_WEIGHTS =
 
 // Scaled E2M1 is left where shifts put it, 2^-LIFT of itself: scales are multiplied by as much of that
 // as their largest leaves room for, sums by the rest. A power of two may be as large as the largest float:
-// it is made smaller by the largest weight, and sums larger.
-constexpr bool UNLIFTED = ELEMENT == E2M1 && SCALE != E8M0;
+// where one leaves no room, weights are multiplied by themselves first (`Lift` in stream_tiles.cuh). Other
+// elements have such scales made smaller by the largest weight, and sums larger.
+constexpr bool UNLIFTED = ELEMENT == E2M1;
 constexpr float HEADROOM = ELEMENT == E4M3 || ELEMENT == TABLE ? 0x1p8f : 0x1p4f;
 constexpr float SCALE_LIFT = UNLIFTED ? (X::is_bfloat16 ? 0x1p118f : 1.0f)
                              : SCALE == E8M0 ? 1.0f / HEADROOM : 1.0f;
 constexpr float SUM_LIFT = !SCALES_WEIGHTS ? 1.0f
                            : UNLIFTED     ? (X::is_bfloat16 ? 0x1p8f : 0x1p14f)
                                           : 1.0f / SCALE_LIFT;
+constexpr bool MAY_EXCEED = UNLIFTED && SCALE == E8M0;
+constexpr float LARGEST_LIFTED = 0x1p9f;  // times SCALE_LIFT it is the largest power of two
 
 constexpr int X_PITCH = 2 * CHUNK + 16;   // bytes of a row; the 16 spread rows over the banks
 constexpr int PANEL_BYTES = COLUMNS * 128;  // WIDE: of 64 k

@@ -38,17 +38,30 @@ struct Tiles : Fetch {
         return shared + STAGES * STAGE_BYTES + (row_warp * K_WARPS + k_warp) * DECODED_BYTES;
     }
 
-    BS_DEVICE void decode_scales(u32 stage) const {
+    // Whether the weights of a chunk must be lifted before they are scaled, since a scale leaves no room.
+    typedef bool Lift;
+
+    BS_DEVICE Lift decode_scales(u32 stage) const {
         __syncwarp();  // the last ones are read
+        u32 words[TILES * EIGHTS][1];
+        float largest = 0.0f;
 #pragma unroll
         for (int i = 0; i < TILES * EIGHTS; i++) {
-            u32 word[1], out[4];
+            load_words(words[i], this->scales_at(stage, i / EIGHTS) + 128 * (i % EIGHTS) + 4 * lane);
             float s[4];
-            load_words(word, this->scales_at(stage, i / EIGHTS) + 128 * (i % EIGHTS) + 4 * lane);
-            ScaleDecoder<SCALE>::four(s, word[0]);
+            if (MAY_EXCEED) ScaleDecoder<SCALE>::four(s, words[i][0]);
+            if (MAY_EXCEED) largest = fmaxf(largest, fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3])));
+        }
+        const Lift lift = MAY_EXCEED && __any_sync(~0u, largest > LARGEST_LIFTED);
+        const float factor = lift ? 1.0f : SCALE_LIFT;
+#pragma unroll
+        for (int i = 0; i < TILES * EIGHTS; i++) {
+            u32 out[4];
+            float s[4];
+            ScaleDecoder<SCALE>::four(s, words[i][0]);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float scale = s[j % 2 * 2 + j / 2] * SCALE_LIFT;
+                const float scale = s[j % 2 * 2 + j / 2] * factor;
                 out[j] = X::from_floats(scale, scale);
             }
             asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(decoded() + 512 * i + 16 * lane),
@@ -56,6 +69,7 @@ struct Tiles : Fetch {
                          : "memory");
         }
         __syncwarp();
+        return lift;
     }
 
     // Of a unit: for each of its steps the scales of rows g and g + 8.
@@ -102,12 +116,21 @@ struct Tiles : Fetch {
             decode.step(w, words, step);
     }
 
-    // Weights of a step, multiplied by the scales of rows g and g + 8.
-    BS_DEVICE void scaled_step(u32 (&w)[4], const u32 (&words)[BITS], int i, int step,
-                               const u32 (&scales)[2]) const {
-        unscaled(decoder(i), w, words, step);
+    // Weights of some steps, multiplied by the scales of rows g and g + 8.
+    template <int STEPS>
+    BS_DEVICE void scaled_steps(u32 (&w)[STEPS][4], const u32 (&words)[BITS], int i, int first,
+                                const u32 (&scales)[4][2], Lift lift) const {
 #pragma unroll
-        for (int u = 0; u < 4; u++) w[u] = X::times(w[u], scales[u % 2]);
+        for (int step = 0; step < STEPS; step++) unscaled(decoder(i), w[step], words, first + step);
+        if (MAY_EXCEED && lift)
+#pragma unroll
+            for (int step = 0; step < STEPS; step++)
+#pragma unroll
+                for (int u = 0; u < 4; u++) w[step][u] = X::times(w[step][u], X::from_floats(SCALE_LIFT, SCALE_LIFT));
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+#pragma unroll
+            for (int u = 0; u < 4; u++) w[step][u] = X::times(w[step][u], scales[first + step][u % 2]);
     }
 
     // To shared memory: [k_warp][branch][column][row], float32.

@@ -7,7 +7,7 @@ struct Warp : Tiles<Copies> {
     using Tiles::Tiles;
 
     static constexpr int SCALE_WORDS = 32 / BLOCK;  // of a unit
-    static constexpr int UNROLL = B_TILES > 1 ? 1 : UNITS;  // else registers run out
+    static constexpr int UNROLL = B_TILES > 2 ? 1 : UNITS;  // else registers run out
 
     // What multiplies the weights of a unit, or their sums.
     union Scales {
@@ -23,7 +23,7 @@ struct Warp : Tiles<Copies> {
 
     BS_DEVICE void multiply_chunk(u32 stage, int chunk) {
         const u32 x_at = x_address(stage, lane % 8);
-        if (SCALES_WEIGHTS) decode_scales(stage);
+        const Lift lift = SCALES_WEIGHTS && decode_scales(stage);
 #pragma unroll UNROLL
         for (int part = 0; part < UNITS; part++) {
             const int unit = unit_of(chunk, part);
@@ -39,21 +39,21 @@ struct Warp : Tiles<Copies> {
                                                       unit % UNITS_OF_EIGHT * 4 * SCALE_WORDS +
                                                       16 * (lane / 4));
             }
-            add(words, scales, x_at + 128 * part, 0);
-            add(words, scales, x_at + 128 * part + 64, 2);
+            add(words, scales, x_at + 128 * part, 0, lift);
+            add(words, scales, x_at + 128 * part + 64, 2, lift);
         }
     }
 
     // Two steps of all columns: scaled weights are summed as they are, others block by block.
-    BS_DEVICE void add(const u32 (&words)[TILES][BITS], const Scales (&scales)[TILES], u32 x_at, int step) {
+    BS_DEVICE void add(const u32 (&words)[TILES][BITS], const Scales (&scales)[TILES], u32 x_at, int step,
+                       Lift lift) {
         const int block = 16 * step / BLOCK;
         u32 w[TILES][2][4];
         float s[TILES][4];
 #pragma unroll
         for (int i = 0; i < TILES; i++)
             if (SCALES_WEIGHTS) {
-                scaled_step(w[i][0], words[i], i, step, scales[i].of_weights[step]);
-                scaled_step(w[i][1], words[i], i, step + 1, scales[i].of_weights[step + 1]);
+                scaled_steps(w[i], words[i], i, step, scales[i].of_weights, lift);
             } else {
                 decoder(i).step(w[i][0], words[i], step);
                 decoder(i).step(w[i][1], words[i], step + 1);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 
 from blockscale.formats import E2M1, UE4M3, Float, Format
 from blockscale.problem import Problem
@@ -10,6 +11,7 @@ from blockscale.problem import Problem
 STATIC_SHARED = 2048  # bytes that the kernel has for itself
 _ALIGNED = 1024  # where x starts that four warps multiply together
 _BFLOAT16_BITS = 8  # that are significant
+_MOST_COLUMNS = 128  # of a Config
 
 
 @dataclass(frozen=True)
@@ -109,3 +111,19 @@ def rows_each(problem: Problem) -> float:
     groups = max(problem.groups, 1)
     busy = groups * (1 - (1 - 1 / groups) ** problem.m)
     return problem.m / max(busy, 1)
+
+
+def rows_of_most(problem: Problem) -> int:
+    """Rows of x of a matrix; of ragged groups, so many that of those that have any only one in a
+    hundred has more, if rows fall on groups at random: it would read its weights once more."""
+    if not problem.ragged:
+        return problem.m
+    mean = problem.m / max(problem.groups, 1)
+    chance = exp(-mean)  # of a group to have so many rows
+    beyond = any_rows = 1 - chance
+    rows = 0
+    while beyond > any_rows / 100 and rows < min(problem.m, _MOST_COLUMNS):
+        rows += 1
+        chance *= mean / rows
+        beyond -= chance
+    return rows

@@ -14,16 +14,18 @@ from blockscale.kernels.cuda_config import (
     Config,
     matrices,
     rows_each,
+    rows_of_most,
     scales_weights,
     weight_tiles,
     x_dtype,
 )
-from blockscale.kernels.cuda_wide import wide_configs
+from blockscale.kernels.cuda_wide import fills, wide_configs
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import can_cluster, multiprocessors, shared_limit
 
 _COLUMNS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _WARPS = 8
+_FEW_ROWS = 8  # of x, up to which each warp multiplies by itself
 _MOST_CLUSTER = 8  # blocks
 
 
@@ -31,9 +33,10 @@ _MOST_CLUSTER = 8  # blocks
 def stream_configs(problem: Problem) -> tuple[Config, ...]:
     """All that fit into shared memory, the best by rule first."""
     narrow = _narrow_configs(problem)
-    if rows_each(problem) <= 8:
+    if rows_each(problem) <= _FEW_ROWS:
         return tuple(narrow)
-    return (*wide_configs(problem), *narrow)
+    wide = wide_configs(problem)
+    return (*narrow, *wide) if _is_quick_alone(problem) else (*wide, *narrow)
 
 
 def stream_candidates(problem: Problem) -> list[Config]:
@@ -48,11 +51,18 @@ def stream_candidates(problem: Problem) -> list[Config]:
     return list(dict.fromkeys((*by_rule, *split)))
 
 
+def _is_quick_alone(problem: Problem) -> bool:
+    """Whether `mma` is as quick as `wgmma`: up to 16 rows, and work for all, it is."""
+    few = not problem.ragged and problem.m <= 16
+    return few and problem.w_kind.format.element.bits <= 5 and fills(problem)
+
+
 def _narrow_configs(problem: Problem) -> list[Config]:
     """In which each warp multiplies by itself, by `mma`."""
     format, columns = problem.w_kind.format, _columns(problem)
     limit = shared_limit(problem.target) - STATIC_SHARED
     found = _small_blocks(problem, columns) + _pairs_of_splits(problem, columns)
+    found += _blocks_of_groups(problem, columns)
     for tiles, row_warps in _tilings(problem, columns):
         legal = []
         for stages, chunk in ((2, 256), (3, 128), (2, 128)):
@@ -79,8 +89,28 @@ def _small_blocks(problem: Problem, columns: int) -> list[Config]:
     slow = (format.is_codebook or format.element.bits == 6) and not problem.ragged
     config = Config(columns, 2, 1, 4, 2, 256, 4, 1)
     blocks = weight_tiles(problem) / 2 / multiprocessors(problem.target)
+    enough = blocks >= (3 if columns == 1 else 5)
     room = config.blocks * config.shared_bytes(problem) <= shared_limit(problem.target)
-    return [config] if columns < 8 and slow and blocks >= 5 and room else []
+    return [config] if columns < 8 and slow and enough and room else []
+
+
+def _blocks_of_groups(problem: Problem, columns: int) -> list[Config]:
+    """Ragged groups of few rows: blocks are short, and each must find its group before it copies
+    anything. Small ones cover each other's waits, as many as registers allow."""
+    format = problem.w_kind.format
+    fill = weight_tiles(problem) / 8 / multiprocessors(problem.target)
+    if not problem.ragged or columns > 8 or format.element.bits > 5 or fill < 1:
+        return []
+    row_warps, k_warps = (4, 1) if fill >= 2 else (2, 2)
+    short = problem.k <= 512 and (columns == 8 or format.block == 16)
+    chunk = 128 if short else 256
+    limit = shared_limit(problem.target)
+    most = (5 if columns == 4 else 6) if short else (4 if columns == 8 else 5)
+    for blocks in range(most, 1, -1):
+        config = Config(columns, 2, row_warps, k_warps, 2, chunk, blocks, 1)
+        if blocks * (config.shared_bytes(problem) + STATIC_SHARED) <= limit:
+            return [config]
+    return []
 
 
 def _pairs_of_splits(problem: Problem, columns: int) -> list[Config]:
@@ -94,7 +124,9 @@ def _pairs_of_splits(problem: Problem, columns: int) -> list[Config]:
 
 
 def _columns(problem: Problem) -> int:
-    rows = round(rows_each(problem))
+    rows = rows_of_most(problem)
+    if rows_each(problem) <= _FEW_ROWS:
+        rows = min(rows, _FEW_ROWS)
     format = problem.w_kind.format
     if isinstance(format.element, Float) and format.element.specials == "ieee":
         rows = max(rows, 8)  # side by side, an infinite weight would meet the zeros of other blocks

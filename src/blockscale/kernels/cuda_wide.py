@@ -5,12 +5,10 @@ The measurements behind the rule are in docs/design/0003-cuda-decoding.md.
 
 from __future__ import annotations
 
-from math import sqrt
-
 from blockscale.kernels.cuda_config import (
     STATIC_SHARED,
     Config,
-    rows_each,
+    rows_of_most,
     scales_weights,
     weight_tiles,
     x_dtype,
@@ -20,14 +18,13 @@ from blockscale.runtime.cuda import can_cluster, has_wgmma, multiprocessors, sha
 
 _COLUMNS = (16, 24, 32, 48, 64, 96, 128)
 _MOST_SPLITS = 8  # blocks of a cluster
+_ENOUGH = 1.8  # see _sharing
 _FEW_SUMS = 64  # columns times tiles of a warp, of which a multiprocessor holds 16 warps, else 8
 
 
 def _columns(problem: Problem) -> int:
-    """Rows of x at a time; where groups are ragged, enough for most of them to take one turn."""
-    rows = rows_each(problem)
-    if problem.ragged:
-        rows += sqrt(rows)
+    """Rows of x at a time."""
+    rows = rows_of_most(problem)
     return next((each for each in _COLUMNS if each >= rows), _COLUMNS[-1])
 
 
@@ -41,6 +38,11 @@ def _sharing(problem: Problem, columns: int) -> float:
     """Warps that the GPU has for each tile of weights, where each takes one (two, if gated)."""
     tiles = 2 if problem.gated else 1
     return _warps(columns * tiles, problem) * tiles / max(weight_tiles(problem), 1)
+
+
+def fills(problem: Problem) -> bool:
+    """Whether there is a tile of weights for nearly every warp that the GPU has."""
+    return _sharing(problem, _columns(problem)) < _ENOUGH
 
 
 def _warps(sums: int, problem: Problem) -> int:
@@ -61,8 +63,8 @@ def wide_configs(problem: Problem) -> list[Config]:
     shapes: list[tuple[int, int, int, int | None]] = []  # tiles, row warps, k warps, splits
     if columns > 64 and not problem.gated and share < 1.6:  # two tiles share what they read of x
         shapes.append((2, 8, 1, 1 if share < 0.9 else 2))
-    elif share < 1.8:
-        shapes.append((2 if columns > 32 else least, 8, 1, 1))
+    elif share < _ENOUGH:
+        shapes.append((2 if problem.ragged else least, 8, 1, 1))
     elif columns > 64:
         shapes.append((least, 4, 2, None))
     elif share < 3.5:

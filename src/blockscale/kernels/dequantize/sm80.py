@@ -26,7 +26,8 @@ from blockscale.kernels.cuda_rows import (
 )
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem, dtype_name, parse_kind
-from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+from blockscale.runtime import target_of
+from blockscale.runtime.cuda import Build, can_overlap, cuda_refusal, current_stream, function
 
 NAME = "sm80"
 
@@ -102,7 +103,8 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
     build = _build(kind, dtype_name(out.dtype), scaled, config.repeat)
     grid = blocks_for(groups * n * (k // _VALUES), config.repeat)
     kernel = function(build, out.device)
-    kernel.launch((grid, 1, 1), THREADS, 0, current_stream(out.device), arguments)
+    overlap = can_overlap(target_of(out.device))
+    kernel.launch((grid, 1, 1), THREADS, 0, current_stream(out.device), arguments, overlap)
     if written is not out:
         out.copy_(written)
 
