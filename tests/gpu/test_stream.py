@@ -110,6 +110,23 @@ def test_every_code_and_scale(placed, m):
     assert (error <= (rounded + 2.0**-18) * mass + small).all()
 
 
+@pytest.mark.parametrize("m", [16, 40])
+def test_scales_too_large_to_lift_weights_by(m):
+    """Some chunks of k have such scales and others have none; sums of both come together."""
+    k = 1024
+    q = random_bytes(bs.MXFP4, 48, k)
+    q.scale.random_(100, 137)  # up to 2^9, the largest that leaves room
+    q.scale[torch.rand(q.scale.shape) < 0.01] = 137
+    q.scale[:, 9] = 240
+    w, at = q.prepare("cuda"), torch.randperm(k)[:m]
+    x = torch.nn.functional.one_hot(at, k).bfloat16()
+    problem = bs.explain(x.cuda(), w, out_dtype=torch.float32).problem
+    for config in sm80.configs(problem):
+        y = torch.empty(m, 48, device="cuda")
+        sm80.launch(problem, config, x.cuda(), (as_groups(w.operand),), (None,), None, y)
+        assert torch.equal(y.cpu().double(), exact(q)[:, at].T), config
+
+
 def test_unequal_halves_of_a_table():
     table = torch.linspace(-0.7, 1.0, 16).tolist()
     fmt = bs.KBIT4.replace(codebook=table)
@@ -165,6 +182,48 @@ def test_groups_of_many_rows(some):
     y = bs.grouped_matmul(x.cuda(), w, sizes.cuda(), out_dtype=torch.float32).cpu()
     for i, part in ((0, slice(0, 150)), (2, slice(150, 180)), (3, slice(180, 187))):
         check(q, y[part], x[part].double(), exact(q)[i], torch.float32, x.dtype)
+
+
+@pytest.mark.parametrize("some", SOME, ids=str)
+@pytest.mark.parametrize("rows", [30, 90, 200])
+@pytest.mark.parametrize("k", [320, 576])
+def test_enough_groups_for_small_blocks(some, rows, k):
+    """Some groups have more rows than are multiplied at a time."""
+    n, groups = 704, 48
+    (gate, g), (up, u) = weight(some, groups, n, k), weight(some, groups, n, k)
+    sizes = torch.bincount(torch.randint(groups, (rows,)), minlength=groups)
+    ends = sizes.cumsum(0).tolist()
+    parts = {i: slice(ends[i] - size, ends[i]) for i, size in enumerate(sizes.tolist()) if size}
+    x = (torch.randn(rows, k) / 8).bfloat16()
+    held, held_sizes = x.cuda(), sizes.cuda()
+    problem = bs.explain(held, g, group_sizes=held_sizes, out_dtype=torch.float32).problem
+    weights = {i: exact(gate[i]) for i in parts}
+    for config in sm80.configs(problem):
+        y = torch.full((rows, n), float("nan"), device="cuda")
+        launch = (problem, config, held, (as_groups(g.operand),), (None,), held_sizes)
+        sm80.launch(*launch, y)
+        for i, part in parts.items():
+            check(gate, y[part].cpu(), x[part].double(), weights[i], torch.float32, x.dtype)
+        again = torch.empty_like(y)
+        sm80.launch(*launch, again)
+        assert torch.equal(y, again), config
+    y = bs.grouped_gated_matmul(held, g, u, held_sizes).cpu()
+    for i, part in parts.items():
+        check_gated(y[part], x[part], gate[i], up[i], "silu")
+
+
+def test_rows_quantised_one_after_the_other():
+    """Kernels start before the one ahead of them ends: x is quantised, decoded and multiplied."""
+    _, w = weight(bs.NVFP4, 256, 1024)
+    every = torch.randn(30, 1, 1024, device="cuda").bfloat16()
+    alone = []
+    for x in every:
+        alone.append(bs.matmul(x, w, x_format=bs.NVFP4))
+        torch.cuda.synchronize()
+    for _ in range(3):
+        together = [bs.matmul(x, w, x_format=bs.NVFP4) for x in every]
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, together, alone))
 
 
 @pytest.mark.parametrize("some", SOME, ids=str)

@@ -57,6 +57,14 @@ def opcodes(code: bytes) -> set[str]:
     return set(re.findall(line, _dump(code, "--dump-sass"), flags=re.MULTILINE))
 
 
+def loads_too_early(code: bytes) -> bool:
+    """Whether a load stands before the wait for the kernel ahead in the stream, which may still
+    write what is loaded: compilers take loads of constant memory for free to move."""
+    line = r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?(ACQBULK|LDG\.|UTMALDG|LDGSTS)"
+    found = re.findall(line, _dump(code, "--dump-sass"), flags=re.MULTILINE)
+    return "ACQBULK" in found and "LDG." in found[: found.index("ACQBULK")]
+
+
 def _dump(code: bytes, option: str) -> str:
     tool = disassembler()
     assert tool is not None

@@ -31,7 +31,8 @@ def _kept_beside_the_sources(monkeypatch):
 
 
 def sample(**defines):
-    return Build(SAMPLE, "sample", tuple({"SPILLS": 0, "MULTIPLIES": 0, **defines}.items()))
+    every = {"SPILLS": 0, "MULTIPLIES": 0, "WAITS": 0, **defines}
+    return Build(SAMPLE, "sample", tuple(every.items()))
 
 
 @needs_nvrtc
@@ -48,7 +49,11 @@ def test_every_kernel_compiles_and_does_not_spill(module, target):
         # Another compiler allocates registers in another way: what it needs is its own record.
         record = RECORD["kernels"] if same else {name: [used.registers, used.shared]}
         complaints.append(cubins.complaint(name, used, record))
-        if position % _DISASSEMBLED == 0 and wanted(build):
+        if position % _DISASSEMBLED:
+            continue
+        if cubins.loads_too_early(code):
+            complaints.append(f"{name}: loads before it waits for the kernel ahead")
+        if wanted(build):
             there = cubins.opcodes(code)
             for instruction in wanted(build):
                 if not any(each.startswith(instruction) for each in there):
@@ -82,6 +87,13 @@ def test_usage_and_instructions_are_read(target):
     assert cubins.usage(spilling)["sample"].stack >= 1200
     assert any(each.startswith("HMMA") for each in cubins.opcodes(multiplying))
     assert not any(each.startswith("HMMA") for each in cubins.opcodes(plain))
+
+
+@needs_nvrtc
+@needs_disassembler
+def test_a_load_before_the_wait_is_seen():
+    assert cubins.loads_too_early(cubin(sample(WAITS=1), "sm_90"))
+    assert not cubins.loads_too_early(cubin(sample(), "sm_90"))  # which waits for nobody
 
 
 def test_what_rises_is_a_complaint_and_what_falls_is_not():

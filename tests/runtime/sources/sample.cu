@@ -17,6 +17,9 @@ extern "C" __global__ void __launch_bounds__(128) sample(const __grid_constant__
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(x));
 #endif
+#if WAITS
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
     turned[threadIdx.x] = sum[0];
     __syncthreads();
     a.out[threadIdx.x] = FACTOR * (turned[127 - threadIdx.x] + sum[1] + sum[2] + sum[3] + x);
