@@ -105,10 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(counted) != len(described):
         print(f"{len(counted)} launches were counted, not {len(described)}", file=sys.stderr)
         return 1
-    head, dirty = commit()
+    head, dirty = commit(arguments.commit)
     report: dict[str, Any] = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": arguments.commit or head,
+        "commit": head,
         "dirty": dirty,
         "machine": describe_gpu(),
         "products": [

@@ -131,17 +131,17 @@ def _decode(model: Any, tokens: int) -> float:
 def _record(
     arguments: argparse.Namespace, rivals: dict[str, Any], samples: dict[str, list[float]]
 ) -> dict[str, Any]:
-    head, dirty = commit()
+    head, dirty = commit(arguments.commit)
     loaded = load_native()
     baseline = next(iter(rivals))
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": arguments.commit or head,
+        "commit": head,
         "dirty": dirty,
         "machine": describe_machine(arguments.threads),
         "versions": versions(("torch", "transformers")),
         "native": f"none ({loaded})" if isinstance(loaded, str) else loaded.isa,
-        "model": str(arguments.model) if arguments.model else _BILLION,
+        "model": str(arguments.model) if arguments.model else _SIZES[arguments.size],
         "weights": sum(p.numel() for p in next(iter(rivals.values())).parameters()),
         "baseline": baseline,
         "rivals": {

@@ -79,8 +79,13 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def commit() -> tuple[str, bool]:
-    """The commit that is checked out, and whether the tree differs from it; "" outside git."""
+def commit(given: str = "") -> tuple[str, bool]:
+    """The commit that is checked out, and whether the tree differs from it; "" outside git.
+
+    given: what the caller says it is, of a copy of the tree without its history
+    """
+    if given:
+        return given, False
     head = _output("git", "-C", str(ROOT), "rev-parse", "HEAD")
     changes = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=normal")
     return head, bool(changes)

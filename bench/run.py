@@ -113,11 +113,11 @@ def _measure(
 
 
 def _begin(arguments: argparse.Namespace, missing: dict[str, str]) -> Run:
-    head, dirty = commit()
+    head, dirty = commit(arguments.commit)
     return Run(
         device=arguments.device,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        commit=arguments.commit or head,
+        commit=head,
         dirty=dirty,
         machine=_machine(arguments),
         versions=versions(_PACKAGES[arguments.device]),

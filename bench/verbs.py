@@ -97,10 +97,10 @@ def _compile(works: Sequence[ModuleType], target: str) -> None:
 
 
 def _begin(arguments: argparse.Namespace) -> Report:
-    head, dirty = commit()
+    head, dirty = commit(arguments.commit)
     return Report(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        commit=arguments.commit or head,
+        commit=head,
         dirty=dirty,
         machine={**describe_machine(torch.get_num_threads()), **describe_gpu()},
         versions=versions(("torch",)),

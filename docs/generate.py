@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))  # bench is not installed
 
 from bench.counters_tables import gpu_counters  # noqa: E402
 from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
+from bench.decode_tables import decoding  # noqa: E402
 from bench.quality_tables import importance  # noqa: E402
 from bench.tables import performance, speed  # noqa: E402
 from bench.verbs_tables import gpu_verbs  # noqa: E402
@@ -75,6 +76,7 @@ GENERATORS = {
     "environment": environment,
     "speed": speed,
     "performance": performance,
+    "decoding": decoding,
     "gpu_speed": gpu_speed,
     "gpu_performance": gpu_performance,
     "gpu_verbs": gpu_verbs,

@@ -89,7 +89,7 @@ def test_language_models_are_measured_by_default(model, tmp_path):
 
 
 def test_fused_projections_share_scale_and_importance(model, tmp_path):
-    run(model, tmp_path / "out", "--format", "nvfp4", "--scale", "mse")
+    run(model, tmp_path / "out", "--format", "nvfp4", "--scale", "mse", "--device", "cpu")
     importance = bs.nn.measure_importance(models.load_model(model))
     plain = load(model)
     for name, q in quantised(tmp_path / "out").items():
