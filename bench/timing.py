@@ -36,6 +36,7 @@ MAX_COPIES = 1024  # a weight so small that these fit the caches is not worth mo
 MIN_ROUNDS = 3  # the fewest that have quartiles
 MAX_ROUNDS = 200
 SAMPLE_SECONDS = 0.004  # a sample of short calls is as many of them as fill this
+WARM_UP_SECONDS = 2.0  # for a first call on every copy of a weight
 LEAD_IN_SECONDS = 0.05  # shorter calls are led in by an untimed one, which wakes the threads
 SPIN_LIMIT_SECONDS = 0.05  # nobody's threads are waited for longer
 
@@ -149,13 +150,18 @@ class CpuStopwatch:
     """Wall time of consecutive calls round the ring."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
+        self._every = calls
         self._ring = cycle(calls)
         self._calls = 1  # in a sample
         self._lead_in = False
 
     def warm_up(self) -> float:
         wait_for_quiet()
-        next(self._ring)()
+        end = time.perf_counter() + WARM_UP_SECONDS
+        for call in self._every:  # what a weight's first call finds out is kept with the weight
+            call()
+            if time.perf_counter() > end:
+                break
         seconds = self._time(1)
         if seconds < SAMPLE_SECONDS:  # too short to know from one call
             seconds = self._time(max(2, round(SAMPLE_SECONDS / 2 / seconds)))

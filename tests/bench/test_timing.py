@@ -102,6 +102,27 @@ def test_calls_go_round_the_ring(clock):
     assert len(taken) > 6
 
 
+def test_first_calls_are_not_timed(clock, monkeypatch):
+    """Which may find out what is kept with a weight. They are not waited for for ever."""
+    seen = set()
+
+    def call(index):
+        def run():
+            clock.take(0.001 if index in seen else 0.1)
+            seen.add(index)
+
+        return run
+
+    watch = CpuStopwatch([call(i) for i in range(8)])
+    assert watch.warm_up() == pytest.approx(0.001)
+    assert watch.sample() == pytest.approx(0.001)
+    assert len(seen) == 8
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.25)
+    seen.clear()
+    CpuStopwatch([call(i) for i in range(100)]).warm_up()
+    assert len(seen) < 8
+
+
 def test_a_ring_covers_its_space():
     assert copies(100, 250) == 3
     assert copies(1000, 250) == 1
