@@ -28,10 +28,10 @@ def duel(
     clock: Clock,
     seconds: float,
     *,
-    beside: str,
+    beside: str = "",
     tolerance: float,
 ) -> list[Measurement]:
-    """One for each way but `beside` and the floor, which they are compared with."""
+    """One for each way but `beside` and the floor, which they are compared with, if with any."""
     errors, reasons, outcomes, watches = {}, {}, {}, {}
     for way in ways:
         try:

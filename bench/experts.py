@@ -26,10 +26,12 @@ from bench.results import BASELINE
 from bench.rivals.cuda_read import CudaMemory
 from bench.timing import Call, Clock
 from blockscale.kernels.prepared import fragments
+from blockscale.nn.routing import gather_rows, sort_by_expert, sum_of_experts
 from blockscale.problem import Kind, Problem
 
 FORMATS = (bs.NVFP4, bs.KBIT4)
 WORK = "Experts: gate and up, activation, down"
+ROUTING = "Routing to experts and back: sort, gather, weighted sum"
 MOST_CALLS = 64  # of a ring
 _CHECKED = 3  # experts of a call, of those that have rows
 # Two products with operands and results in bfloat16, each value off by up to 2^-8 a few times over.
@@ -61,6 +63,7 @@ def measure(clock: Clock, seconds: float) -> Iterator[Measurement]:
             )
             for format in FORMATS:
                 yield from _measure(layer, tokens, x, format, ours[format], plain, clock, seconds)
+            yield from _measure_routing(layer, tokens, x, clock, seconds)
 
 
 def _measure(
@@ -96,10 +99,41 @@ def _measure(
         ),
         Way(FLOOR, lambda: _reads(read, clock)),
     ]
-    problem = (
-        f"{layer.experts} experts, top {layer.top}, {layer.hidden} x {layer.inner}, {tokens} tokens"
+    return duel(
+        WORK,
+        _described(layer, tokens),
+        ways,
+        clock,
+        seconds,
+        beside=BASELINE,
+        tolerance=_TOLERANCE,
     )
-    return duel(WORK, problem, ways, clock, seconds, beside=BASELINE, tolerance=_TOLERANCE)
+
+
+def _measure_routing(
+    layer: ExpertLayer, tokens: int, rows: Tensor, clock: Clock, seconds: float
+) -> list[Measurement]:
+    """What turns tokens into such rows, and their results into tokens, without the products."""
+    generator = torch.Generator(rows.device).manual_seed(0)
+    draws = torch.rand(tokens, layer.experts, device=rows.device, generator=generator)
+    weights, index = draws.topk(layer.top, dim=1)
+    x = rows[:tokens]
+
+    def route() -> Tensor:
+        order, _sizes = sort_by_expert(index, layer.experts)
+        return sum_of_experts(gather_rows(x, order, layer.top).float(), order, weights)
+
+    def error() -> float:
+        wanted = x.double() * weights.double().sum(1, keepdim=True)
+        return ((route() - wanted).norm() / wanted.norm()).item()
+
+    ways = [Way("torch", lambda: [route], error)]
+    return duel(ROUTING, _described(layer, tokens), ways, clock, seconds, tolerance=1e-6)
+
+
+def _described(layer: ExpertLayer, tokens: int) -> str:
+    size = f"{layer.hidden} x {layer.inner}"
+    return f"{layer.experts} experts, top {layer.top}, {size}, {tokens} tokens"
 
 
 def calls_of_a_ring(layer: ExpertLayer, tokens: int, expert_bytes: int, cache: int) -> int:

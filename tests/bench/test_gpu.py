@@ -162,6 +162,15 @@ def test_torch_multiplies_the_same_experts():
     assert error <= experts._TOLERANCE
 
 
+def test_routing_is_measured_alone():
+    x = torch.randn(8, SMALL.hidden).bfloat16()
+    (found,) = experts._measure_routing(SMALL, 4, x, SmallRings(), 0.01)
+    assert found.outcome == TIMED, found.reason
+    assert found.work == experts.ROUTING
+    assert found.other is found.ratio is None
+    assert found.error <= 1e-6
+
+
 def test_the_check_of_batches():
     w = random_weight(bs.NVFP4, (2, 32, 64), fragments(bs.NVFP4), "cpu")
     x = random_weight(bs.NVFP4, (2, 1, 64), canonical(bs.NVFP4), "cpu", seed=1)

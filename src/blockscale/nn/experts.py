@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from blockscale.formats import Format
 from blockscale.nn.fused import read_fused
 from blockscale.nn.packed import PackedModule, as_parameter, blank, known_x_format
+from blockscale.nn.routing import gather_rows, sort_by_expert, sum_of_experts
 from blockscale.numerics import Activation, parse_activation
 from blockscale.tensor import QTensor, grouped_gated_matmul, grouped_matmul, quantize
 
@@ -136,14 +137,8 @@ class Experts(PackedModule):
         top_k_weights: Tensor,  # [..., top]
     ) -> Tensor:
         gate, up, down = self._prepared(*_WEIGHTS)
-        top = top_k_index.shape[-1]
-        # Rows of nobody come last, where the grouped products leave zeros.
-        index = top_k_index.masked_fill(top_k_index < 0, self.num_experts)
-        expert, order = index.flatten().sort()
-        every = torch.arange(self.num_experts, dtype=expert.dtype, device=expert.device)
-        ends = torch.searchsorted(expert, every, right=True)
-        sizes = ends.diff(prepend=ends.new_zeros(1))
-        x = hidden_states.reshape(-1, self.hidden)[order // top]
+        order, sizes = sort_by_expert(top_k_index, self.num_experts)
+        x = gather_rows(hidden_states.reshape(-1, self.hidden), order, top_k_index.shape[-1])
         x = grouped_gated_matmul(
             x,
             gate,
@@ -158,8 +153,7 @@ class Experts(PackedModule):
         y = grouped_matmul(
             x, down, sizes, self.down_bias, x_format=self.x_format, out_dtype=torch.float32
         )
-        y = y[order.argsort()].reshape(*top_k_index.shape, self.hidden)
-        y = (y * top_k_weights[..., None]).sum(-2)
+        y = sum_of_experts(y, order, top_k_weights)
         return y.to(hidden_states.dtype).reshape(hidden_states.shape)
 
     def extra_repr(self) -> str:
