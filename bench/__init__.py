@@ -16,6 +16,8 @@ show            the record in a terminal
 tables          the record in the documentation; cuda_tables: of GPUs
 picture         how close GPUs come to a plain read of memory
 
+Whole models, `python -m bench.decode`: decode, and decode_tables in the documentation.
+
 Other work on a GPU, `python -m bench.verbs`:
 
 experts         layers of experts

@@ -14,18 +14,13 @@ from blockscale.numerics import cast
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # table -> (version, symmetric)
 
 
-def version_of(tensor: Tensor) -> int:
-    """Grows with every change in place. Tensors of inference mode are not counted."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
 def is_symmetric(table: Tensor) -> bool:
     """Whether the lower half of a codebook mirrors its upper half: half a table decodes it then.
 
     The table is fetched at its first use. A table first seen while a CUDA graph is captured, when
     nothing can be fetched, counts as any table, which is always right.
     """
-    version = version_of(table)
+    version = 0 if table.is_inference() else table._version  # grows with every change in place
     found = _known.get(table)
     if found is not None and found[0] == version:
         return bool(found[1])

@@ -207,9 +207,9 @@ def _run(
     key = None
     # int8 alone is left to kernels, which may have a plan for it.
     plain = x_format in (None, "int8") and x_tensor_scale is None
-    if plain and isinstance(x, Tensor) and not torch.compiler.is_compiling():
+    if plain and isinstance(x, Tensor) and ops.is_unobserved((x, *biases)):
         key = _plan_key(x, weights, biases, group_sizes, activation, x_format, out_dtype)
-        if key is not None and ops.is_unobserved((x, *biases)):
+        if key is not None:
             plan = weights[0].plans.get(key)
             if plan is not None and plan.is_current:
                 return plan(x, tuple(biases), group_sizes)
@@ -269,7 +269,7 @@ def _new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -> op
 
 
 def _plan_key(
-    x: Any,
+    x: Tensor,
     weights: list[QTensor],
     biases: list[Tensor | None],
     group_sizes: Tensor | None,
@@ -282,17 +282,16 @@ def _plan_key(
         activation is not None and not isinstance(activation, (str, Activation))
     ):
         return None  # an error, which is somebody else's to raise
-    others: tuple[Any, ...] = (*biases, group_sizes)  # whatever was passed
-    for each in others:
-        if each is not None and not isinstance(each, Tensor):
+    sizes = up = None
+    if group_sizes is not None:
+        if not isinstance(group_sizes, Tensor) or _sizes_are_read(x):
             return None  # likewise
-    if group_sizes is not None and _sizes_are_read(x):
-        return None
-    up = None if len(weights) == 1 else (id(weights[1]), _facts(biases[1]))
-    return (
-        *(x.shape, x.dtype, x.device, x_format, out_dtype, activation, is_deterministic()),
-        *(_facts(biases[0]), up, _facts(group_sizes)),
-    )
+        sizes = _facts(group_sizes)
+    if len(weights) > 1:
+        up = id(weights[1]), _facts(biases[1])
+    bias = None if biases[0] is None else _facts(biases[0])
+    of_x = x.shape, x.dtype, x.device
+    return of_x, x_format, out_dtype, activation, is_deterministic(), bias, up, sizes
 
 
 def _facts(tensor: Tensor | None) -> tuple[Any, ...] | None:

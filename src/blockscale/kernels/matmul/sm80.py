@@ -24,7 +24,7 @@ from blockscale.kernels.cuda_arguments import (
 )
 from blockscale.kernels.cuda_config import Config, fits_bfloat16, matrices, x_dtype
 from blockscale.kernels.cuda_stream import stream_candidates, stream_configs
-from blockscale.kernels.cuda_tables import is_symmetric, version_of
+from blockscale.kernels.cuda_tables import is_symmetric
 from blockscale.kernels.cuda_wide import is_wide
 from blockscale.kernels.cuda_workspace import workspace
 from blockscale.kernels.dequantize.sm80 import decode
@@ -124,8 +124,9 @@ class Launch:
         self._shared = config.shared_bytes(problem)
         self._cluster = config.splits if config.cluster else 1
         self._overlaps = can_overlap(problem.target)
-        self._written = [part.codes for part in self._weights]
-        self._written += [part.scale for part in self._weights] + self._tables
+        written = [part.codes for part in self._weights]
+        written += [part.scale for part in self._weights] + self._tables
+        self._counted = [tensor for tensor in written if not tensor.is_inference()]
         self._version = -1
         self._calls = 0
         self._arguments = WideArguments if config.wide else Arguments
@@ -203,7 +204,9 @@ class Launch:
         return matrix_map(*place, dtype, rows, k, x.stride(0), self._config.columns)
 
     def _is_settled(self) -> bool:
-        version = sum(map(version_of, self._written))  # each of which only grows
+        version = 0
+        for tensor in self._counted:
+            version += tensor._version  # which only grows
         if version != self._version:
             if self._version != -1:
                 self._kernel = self._find_kernel()
