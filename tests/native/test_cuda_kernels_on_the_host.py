@@ -63,7 +63,8 @@ def _on_the_host(monkeypatch):
         monkeypatch.setattr(module, "function", lambda build, device: compiled(build))
         monkeypatch.setattr(module, "current_stream", lambda device: 0)
     monkeypatch.setattr(tensor_scale, "multiprocessors", lambda target: 1)
-    monkeypatch.setattr(cuda_quantize, "can_overlap", lambda target: True)
+    for module in (cuda_quantize, cuda_dequantize):
+        monkeypatch.setattr(module, "can_overlap", lambda target: True)
 
 
 def problem_of(verb, kind, x, rule="", **more):

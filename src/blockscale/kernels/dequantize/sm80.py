@@ -26,7 +26,6 @@ from blockscale.kernels.cuda_rows import (
 )
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem, dtype_name, parse_kind
-from blockscale.runtime import target_of
 from blockscale.runtime.cuda import Build, can_overlap, cuda_refusal, current_stream, function
 
 NAME = "sm80"
@@ -78,11 +77,14 @@ def launch(
     parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
     out: Tensor,  # [groups, n, k]
 ) -> None:
-    decode(problem.w, parts, out)
+    decode(problem.w, parts, out, can_overlap(problem.target))
 
 
-def decode(kind: str, parts: Parts, out: Tensor) -> None:
-    """Rows of any panel: parts and out may be views of a part of all rows."""
+def decode(kind: str, parts: Parts, out: Tensor, overlap: bool = False) -> None:
+    """Rows of any panel: parts and out may be views of a part of all rows.
+
+    overlap: start before the kernel ahead in the stream ends, and let the next one start
+    """
     format, layout = parse_kind(kind)
     groups, n, k = out.shape
     config = _config(groups * n * k)
@@ -103,7 +105,6 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
     build = _build(kind, dtype_name(out.dtype), scaled, config.repeat)
     grid = blocks_for(groups * n * (k // _VALUES), config.repeat)
     kernel = function(build, out.device)
-    overlap = can_overlap(target_of(out.device))
     kernel.launch((grid, 1, 1), THREADS, 0, current_stream(out.device), arguments, overlap)
     if written is not out:
         out.copy_(written)

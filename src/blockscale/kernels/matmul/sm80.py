@@ -248,7 +248,8 @@ def _copyable(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | Non
     if isinstance(x, Tensor):
         return x.clone(memory_format=torch.contiguous_format), None
     values = torch.empty(problem.rows, problem.k, dtype=torch.bfloat16, device=x.codes.device)
-    decode(problem.x, Parts(x.codes[None], x.scale[None], None, x.codebook), values[None])
+    parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
+    decode(problem.x, parts, values[None], can_overlap(problem.target))
     return values, None if x.tensor_scale is None else x.tensor_scale.contiguous()
 
 
