@@ -18,7 +18,7 @@ NOTHING_STORED = (
 
 def decoding() -> str:
     """Small models first."""
-    found = [json.loads(path.read_text()) for path in FOLDER.glob("*.json")]
+    found = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
     found.sort(key=lambda run: run["weights"])
     return "\n\n".join(map(decoding_table, found)) or NOTHING_STORED
 

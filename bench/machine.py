@@ -84,10 +84,10 @@ def commit(given: str = "") -> tuple[str, bool]:
 
     given: what the caller says it is, of a copy of the tree without its history
     """
-    if given:
-        return given, False
     head = _output("git", "-C", str(ROOT), "rev-parse", "HEAD")
     changes = _output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=normal")
+    if given and not head.startswith(given):
+        return given, False
     return head, bool(changes)
 
 

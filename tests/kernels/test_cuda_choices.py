@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import blockscale as bs
+from blockscale.formats import CATALOGUE
 from blockscale.kernels import cuda_arguments
 from blockscale.kernels.cuda_stream import stream_configs
 from blockscale.kernels.matmul import cublas, sm80
@@ -37,6 +38,18 @@ def test_k_is_split_only_in_clusters_or_where_blocks_take_one_turn(some, groups,
             assert alone or m <= config.columns, (m, n, k, config)
             found.add(config.splits > 1)
     assert found == {False, True}
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90", "sm_120a"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_shared_memory_has_room_for_every_product(target, gated):
+    facts = {"target": target, "gated": gated, "activation": "silu" if gated else ""}
+    shapes = ((768, 2048), (2048, 512), (96, 320))
+    for (n, k), groups, m in itertools.product(shapes, (0, 8, 128), (1, 3, 6, 16, 40, 100, 128)):
+        more = {"ragged": groups > 0, "groups": max(groups, 1)}
+        for some in filter(fragments, CATALOGUE.values()):
+            asked = problem(some, fragments(some), m=m, n=n, k=k, **facts, **more)
+            assert stream_configs(asked), asked
 
 
 def test_small_weights_keep_their_bits_in_float16(monkeypatch):

@@ -76,14 +76,14 @@ constexpr bool SCALES_WEIGHTS =
 // where one leaves no room, weights are multiplied by themselves first (`Lift` in stream_tiles.cuh). Other
 // elements have such scales made smaller by the largest weight, and sums larger.
 constexpr bool UNLIFTED = ELEMENT == E2M1;
+constexpr bool MAY_EXCEED = UNLIFTED && SCALE == E8M0;
+constexpr float LARGEST_LIFTED = MAY_EXCEED ? 0x1p5f : 0x1p9f;  // of scales: the smallest need the room below
 constexpr float HEADROOM = ELEMENT == E4M3 || ELEMENT == TABLE ? 0x1p8f : 0x1p4f;
-constexpr float SCALE_LIFT = UNLIFTED ? (X::is_bfloat16 ? 0x1p118f : 1.0f)
+constexpr float SCALE_LIFT = UNLIFTED ? (X::is_bfloat16 ? 0x1p127f / LARGEST_LIFTED : 1.0f)
                              : SCALE == E8M0 ? 1.0f / HEADROOM : 1.0f;
 constexpr float SUM_LIFT = !SCALES_WEIGHTS ? 1.0f
-                           : UNLIFTED     ? (X::is_bfloat16 ? 0x1p8f : 0x1p14f)
+                           : UNLIFTED     ? (X::is_bfloat16 ? 0x1p126f / SCALE_LIFT : 0x1p14f)
                                           : 1.0f / SCALE_LIFT;
-constexpr bool MAY_EXCEED = UNLIFTED && SCALE == E8M0;
-constexpr float LARGEST_LIFTED = 0x1p9f;  // times SCALE_LIFT it is the largest power of two
 
 constexpr int X_PITCH = 2 * CHUNK + 16;   // bytes of a row; the 16 spread rows over the banks
 constexpr int PANEL_BYTES = COLUMNS * 128;  // WIDE: of 64 k

@@ -7,7 +7,7 @@ struct Warp : Tiles<Copies> {
     using Tiles::Tiles;
 
     static constexpr int SCALE_WORDS = 32 / BLOCK;  // of a unit
-    static constexpr int UNROLL = B_TILES > 2 ? 1 : UNITS;  // else registers run out
+    static constexpr int UNROLL = B_TILES > (SCALES_WEIGHTS ? 2 : 1) ? 1 : UNITS;  // else registers run out
 
     // What multiplies the weights of a unit, or their sums.
     union Scales {

@@ -58,8 +58,19 @@ def _is_quick_alone(problem: Problem) -> bool:
 
 
 def _narrow_configs(problem: Problem) -> list[Config]:
-    """In which each warp multiplies by itself, by `mma`."""
-    format, columns = problem.w_kind.format, _columns(problem)
+    """In which each warp multiplies by itself, by `mma`.
+
+    Where so many columns do not fit into shared memory, fewer take several turns; eight may have
+    shorter stages than fewer.
+    """
+    columns = _columns(problem)
+    fewer = [each for each in reversed(_COLUMNS) if 8 <= each < columns]
+    every = (_configs_of_columns(problem, each) for each in (columns, *fewer, 8))
+    return next(filter(None, every), [])
+
+
+def _configs_of_columns(problem: Problem, columns: int) -> list[Config]:
+    format = problem.w_kind.format
     limit = shared_limit(problem.target) - STATIC_SHARED
     found = _small_blocks(problem, columns) + _pairs_of_splits(problem, columns)
     found += _blocks_of_groups(problem, columns)
@@ -105,7 +116,10 @@ def _blocks_of_groups(problem: Problem, columns: int) -> list[Config]:
     short = problem.k <= 512 and (columns == 8 or format.block == 16)
     chunk = 128 if short else 256
     limit = shared_limit(problem.target)
-    most = (5 if columns == 4 else 6) if short else (4 if columns == 8 else 5)
+    if short:
+        most = 5 if columns == 4 or format.element.bits == 5 else 6
+    else:
+        most = 4 if columns == 8 else 5
     for blocks in range(most, 1, -1):
         config = Config(columns, 2, row_warps, k_warps, 2, chunk, blocks, 1)
         if blocks * (config.shared_bytes(problem) + STATIC_SHARED) <= limit:

@@ -345,6 +345,8 @@ def _examples(format: Format, layout: Layout, target: str) -> list[Problem]:
         *few,
         *(example(m) for m in (2, 4, 16, 32, 64, 128)),
         example(1, "float16"),
+        example(16, "float16"),
+        example(16, "float16", gated=True),
         example(1, gated=True),
         example(64, gated=True, groups=64),
     ]
