@@ -20,9 +20,6 @@ struct Ring : Place {
         BS_DEVICE void step_on() {
             if (++slot == STAGES) slot = 0, parity ^= 1;
         }
-        BS_DEVICE Turn before() const {
-            return slot == 0 ? Turn{STAGES - 1, parity ^ 1} : Turn{slot - 1, parity};
-        }
     };
 
     u32 barriers;
@@ -86,10 +83,13 @@ struct Ring : Place {
                      first_row, full(slot));
     }
 
+    // The unit of a chunk after which the slot of the chunk before it is filled again. After the first, that
+    // chunk has been read; after the second, other warps have most likely come as far. Two stages leave no time
+    // for a copy that starts later; with more of them, it is better out of the way of the units.
+    static constexpr int REFILLED_AFTER = STAGES == 2 ? 1 : UNITS * TILES - 1;
+
     // All chunks of this warp, from `first` to `end` of its block. `multiply` takes a stage, a chunk, and what
-    // to call when a unit of it has been handed over. After the first unit, the chunk before this one has been
-    // read; after the second, other warps have most likely come as far, and its slot is filled again: later,
-    // two stages would leave no time for a copy.
+    // to call when a unit of it has been handed over.
     template <class Multiply>
     BS_DEVICE void for_chunks(const Rows& rows, int first_column, int first, int end,
                               const Multiply& multiply) {
@@ -107,26 +107,28 @@ struct Ring : Place {
                 fetch_x(ahead.slot, chunk, first_row);
         }
         __syncwarp();
+        Turn last = turn;
+        u32 read_last = 0;  // none yet
 #pragma unroll 1
         for (int chunk = first + k_warp; chunk < end; chunk += K_WARPS) {
-            const bool is_first = chunk == first + k_warp;
             wait_at(full(turn.slot), turn.parity);
             multiply(stage_of(turn.slot), chunk, [&](int unit) {
-                if (is_first || unit > 1) return;
-                const Turn last = turn.before();
-                if (unit == 0 && lane == 0) arrive(read(last.slot));
-                if (unit == 1 && leads && next < end) {
-                    wait_at(read(last.slot), last.parity);
+                if (unit == 0 && read_last && lane == 0) arrive(read_last);
+                if (unit != REFILLED_AFTER) return;
+                if (leads && read_last && next < end) {
+                    wait_at(read_last, last.parity);
                     fetch_weights(last.slot, next, first_tile);
                     fetch_x(last.slot, next, first_row);
                     next += K_WARPS;
                 }
                 __syncwarp();
             });
+            read_last = read(turn.slot);
+            last = turn;
             turn.step_on();
         }
         wait_for_products<0>();
-        if (first + k_warp < end && lane == 0) arrive(read(turn.before().slot));
+        if (read_last && lane == 0) arrive(read_last);
     }
 
     // The memory of the ring has been the sums', and becomes the ring's again.
