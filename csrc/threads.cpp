@@ -54,9 +54,8 @@ void pause_briefly() {
 #endif
 }
 
-// True once ready() is, within a millisecond: what a model does between two products takes less, and a
-// sleeping thread takes long to wake, longer still on a virtual machine. After the first moments the core
-// is left to whoever else wants it.
+// True once ready() is, within a millisecond: what a model does between two products takes less, and waking a
+// sleeping thread takes long. After the first moments the core is left to whoever else wants it.
 template <class Ready>
 bool spin_until(Ready ready) {
   using Clock = std::chrono::steady_clock;

@@ -60,7 +60,7 @@ def opcodes(code: bytes) -> set[str]:
 def loads_too_early(code: bytes) -> bool:
     """Whether a load stands before the wait for the kernel ahead in the stream, which may still
     write what is loaded: compilers take loads of constant memory for free to move."""
-    line = r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?(ACQBULK|LDG\.|UTMALDG|LDGSTS)"
+    line = r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?(ACQBULK|LDG\.)"
     found = re.findall(line, _dump(code, "--dump-sass"), flags=re.MULTILINE)
     return "ACQBULK" in found and "LDG." in found[: found.index("ACQBULK")]
 

@@ -1,19 +1,7 @@
-// Reading and writing runs of bytes that start at a multiple of their own largest power of two, and when.
+// Reading and writing runs of bytes that start at a multiple of their own largest power of two.
 #pragma once
 #include "exact.cuh"
-
-// From sm_90 on, thread blocks of the next kernel may take the places that those of this one leave, if it was
-// launched so; it waits inside for all that this one writes.
-EXACT void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-EXACT void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+#include "overlap.cuh"
 
 // The widest access that divides a run of so many bytes.
 constexpr int widest(int bytes) { return bytes % 16 == 0 ? 16 : bytes & -bytes; }

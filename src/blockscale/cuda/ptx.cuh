@@ -1,5 +1,6 @@
 // The instructions that C++ has no name for, one function each. No header of the toolkit is needed.
 #pragma once
+#include "overlap.cuh"
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -55,20 +56,6 @@ BS_DEVICE void wait_for_copies() {
 // Some warps of a block meet.
 BS_DEVICE void meet(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
-// Launched with leave to overlap the kernel before: the next one may start, and what the one before
-// wrote may be read. Nothing happens otherwise.
-BS_DEVICE void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-BS_DEVICE void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 // 16-bit floats: bfloat16 or float16, two to a register.

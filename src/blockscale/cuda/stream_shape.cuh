@@ -73,11 +73,11 @@ constexpr bool SCALES_WEIGHTS =
 
 // Scaled E2M1 is left where shifts put it, 2^-LIFT of itself: scales are multiplied by as much of that
 // as their largest leaves room for, sums by the rest. A power of two may be as large as the largest float:
-// where one leaves no room, weights are multiplied by themselves first (`Lift` in stream_tiles.cuh). Other
+// where one leaves no room, weights are lifted before they are scaled (`Lift` in stream_tiles.cuh). Other
 // elements have such scales made smaller by the largest weight, and sums larger.
 constexpr bool UNLIFTED = ELEMENT == E2M1;
 constexpr bool MAY_EXCEED = UNLIFTED && SCALE == E8M0;
-constexpr float LARGEST_LIFTED = MAY_EXCEED ? 0x1p5f : 0x1p9f;  // of scales: the smallest need the room below
+constexpr float LARGEST_LIFTED = MAY_EXCEED ? 0x1p5f : 0x1p9f;  // of scales; E8M0 needs the rest below
 constexpr float HEADROOM = ELEMENT == E4M3 || ELEMENT == TABLE ? 0x1p8f : 0x1p4f;
 constexpr float SCALE_LIFT = UNLIFTED ? (X::is_bfloat16 ? 0x1p127f / LARGEST_LIFTED : 1.0f)
                              : SCALE == E8M0 ? 1.0f / HEADROOM : 1.0f;

@@ -282,15 +282,10 @@ def _plan_key(
         activation is not None and not isinstance(activation, (str, Activation))
     ):
         return None  # an error, which is somebody else's to raise
-    sizes = up = None
-    if group_sizes is not None:
-        if not isinstance(group_sizes, Tensor) or _sizes_are_read(x):
-            return None  # likewise
-        sizes = _facts(group_sizes)
-    if len(weights) > 1:
-        up = id(weights[1]), _facts(biases[1])
-    bias = None if biases[0] is None else _facts(biases[0])
-    of_x = x.shape, x.dtype, x.device
+    if group_sizes is not None and (not isinstance(group_sizes, Tensor) or _sizes_are_read(x)):
+        return None  # likewise
+    up = None if len(weights) == 1 else (id(weights[1]), _facts(biases[1]))
+    of_x, bias, sizes = _facts(x), _facts(biases[0]), _facts(group_sizes)
     return of_x, x_format, out_dtype, activation, is_deterministic(), bias, up, sizes
 
 
