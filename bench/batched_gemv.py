@@ -1,4 +1,8 @@
-"""Batches of one row times a matrix on a GPU, both in NVFP4, beside a read of as many bytes."""
+"""Batches of one row times a matrix on a GPU, both in NVFP4, beside a read of as many bytes.
+
+Reads that start before the one ahead has ended are the floor: no product can, since it has to wait
+for its x. A read that waits is told apart.
+"""
 
 from __future__ import annotations
 
@@ -56,20 +60,21 @@ def _measure(product: Product, clock: Clock, seconds: float) -> list[Measurement
         FORMAT, (product.batch, 1, product.k), canonical(FORMAT), clock.device, seed=1
     )
     x = replace(x, tensor_scale=torch.ones(product.batch, 1, device=clock.device))
-    count = copies(w.nbytes, clock.ring_bytes(2))
+    count = copies(w.nbytes, clock.ring_bytes(3))
 
     def products() -> list[Call]:
         ring = [w, *(_copy(w) for _ in range(count - 1))]
         return [partial(bs.matmul, x, each) for each in ring]
 
-    def reads() -> list[Call]:
+    def reads(overlap: bool) -> list[Call]:
         size = w.codes.nbytes + w.scale.nbytes
         memory = [w.codes.new_zeros(size // 16 * 16).random_(0, 256) for _ in range(count)]
-        return [CudaMemory(each, overlap=True).bind(each) for each in memory]
+        return [CudaMemory(each, overlap).bind(each) for each in memory]
 
     ways = [
         Way(FORMAT.name.upper(), products, lambda: _error(x, w)),
-        Way(FLOOR, reads),
+        Way("a read that waits", partial(reads, overlap=False)),
+        Way(FLOOR, partial(reads, overlap=True)),
     ]
     problem = f"n = {product.n}, k = {product.k}, {product.batch} batches"
     return duel(WORK, problem, ways, clock, seconds, beside=FLOOR, tolerance=_TOLERANCE)

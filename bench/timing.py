@@ -37,7 +37,8 @@ MIN_ROUNDS = 3  # the fewest that have quartiles
 MAX_ROUNDS = 200
 SAMPLE_SECONDS = 0.004  # a sample of short calls is as many of them as fill this
 WARM_UP_SECONDS = 2.0  # for a first call on every copy of a weight
-LEAD_IN_SECONDS = 0.05  # shorter calls are led in by an untimed one, which wakes the threads
+LEAD_IN_SECONDS = 0.004  # of untimed calls, which wake the threads and bring the clock up
+LONG_SECONDS = 0.05  # a call of which needs no lead-in
 SPIN_LIMIT_SECONDS = 0.05  # nobody's threads are waited for longer
 
 
@@ -153,7 +154,7 @@ class CpuStopwatch:
         self._copies = len(calls)
         self._ring = cycle(calls)
         self._calls = 1  # in a sample
-        self._lead_in = False
+        self._lead_in = 0  # calls before a sample
 
     def warm_up(self) -> float:
         wait_for_quiet()
@@ -168,12 +169,13 @@ class CpuStopwatch:
         if seconds < SAMPLE_SECONDS:  # too short to know from one call
             seconds = self._time(max(2, round(SAMPLE_SECONDS / 2 / seconds)))
         self._calls = max(1, round(SAMPLE_SECONDS / seconds))
-        self._lead_in = seconds < LEAD_IN_SECONDS
+        if seconds < LONG_SECONDS:
+            self._lead_in = max(1, round(LEAD_IN_SECONDS / seconds))
         return seconds
 
     def sample(self) -> float:
         wait_for_quiet()
-        if self._lead_in:
+        for _ in range(self._lead_in):
             next(self._ring)()
         return self._time(self._calls)
 

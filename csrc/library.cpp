@@ -198,18 +198,12 @@ void for_each_tile(const Matmul& call, int64_t step, Work work) {
   std::vector<int64_t> busy;  // experts without rows cost nothing
   for (int64_t g = 0; g < call.groups; ++g)
     if (call.row_begin[g] < call.row_begin[g + 1]) busy.push_back(g);
-  // A few tiles to an item: enough items to share out, long enough reads for the prefetcher. The last
-  // eighth goes in short items, so that no thread waits long for another.
-  const auto divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t all = int64_t(busy.size()) * tiles;
-  const int64_t grain = std::max<int64_t>(divide(all, int64_t(call.threads) * 16), 1);
-  const int64_t fine = divide(grain, 8);
-  const int64_t longer = all * 7 / 8 / grain, rest = all - longer * grain;
-  parallel_for(longer + divide(rest, fine), call.threads, [&](int64_t item) {
-    const int64_t short_ones = item < longer ? 0 : item - longer;
-    const int64_t first = (item - short_ones) * grain + short_ones * fine;
-    const int64_t last = std::min(first + (item < longer ? grain : fine), all);
-    for (int64_t i = first; i < last; ++i) work(busy[size_t(i / tiles)], i % tiles * step);
+  // Short items, so that no thread waits long for another at the end.
+  const int64_t all = int64_t(busy.size()) * tiles, items_each = 128;
+  const int64_t grain = std::max<int64_t>(all / (call.threads * items_each), 1);
+  parallel_for((all + grain - 1) / grain, call.threads, [&](int64_t item) {
+    const int64_t last = std::min((item + 1) * grain, all);
+    for (int64_t i = item * grain; i < last; ++i) work(busy[size_t(i / tiles)], i % tiles * step);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -71,21 +72,51 @@ bool spin_until(Ready ready) {
   }
 }
 
+// The items of a job, in as many runs as there are threads. A run's items are neighbours, and so as a rule
+// is what they read: a thread that takes one after the other reads on where the prefetcher is ahead of it.
+class Runs {
+ public:
+  // No thread may be taking items meanwhile.
+  void deal(int64_t items, int runs) {
+    if (size_t(runs) > runs_.size()) runs_ = std::vector<Run>(size_t(runs));
+    count_ = runs;
+    for (int r = 0; r < runs; ++r) {
+      runs_[size_t(r)].next.store(items * r / runs, std::memory_order_relaxed);
+      runs_[size_t(r)].end = items * (r + 1) / runs;
+    }
+  }
+
+  // All of a thread's own run, then what others have left of theirs.
+  void take(int own, const std::function<void(int64_t)>& work) {
+    for (int r = 0; r < count_; ++r) {
+      Run& run = runs_[size_t((own + r) % count_)];
+      for (int64_t i = run.next++; i < run.end; i = run.next++) work(i);
+    }
+  }
+
+ private:
+  struct alignas(64) Run {  // a cache line each
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  std::vector<Run> runs_;
+  int count_ = 0;
+};
+
 class Pool {
  public:
-  // One job: workers take items until there are none.
+  // One job: every thread takes items until there are none.
   void run(int64_t items, int threads, const std::function<void(int64_t)>& work) {
     grow(threads - 1);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       work_ = &work;
-      items_ = items;
-      next_.store(0, std::memory_order_relaxed);
+      runs_.deal(items, threads);
       wanted_ = threads - 1;
       ++generation_;
       if (sleeping_ > 0) wake_.notify_all();
     }
-    take_items(work, items);
+    take_items(work, 0);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       wanted_ = 0;  // whoever has not started need not
@@ -105,9 +136,9 @@ class Pool {
     }
   }
 
-  void take_items(const std::function<void(int64_t)>& work, int64_t items) {
+  void take_items(const std::function<void(int64_t)>& work, int own) {
     const StandardFloats standard;
-    for (int64_t i = next_++; i < items; i = next_++) work(i);
+    runs_.take(own, work);
   }
 
   void serve() {
@@ -120,12 +151,11 @@ class Pool {
       --sleeping_;
       seen = generation_;
       if (wanted_ == 0) continue;
-      --wanted_;
+      const int own = wanted_--;
       ++running_;
       const auto* work = work_;
-      const int64_t items = items_;
       lock.unlock();
-      take_items(*work, items);
+      take_items(*work, own);
       lock.lock();
       if (--running_ == 0) done_.notify_all();
     }
@@ -135,8 +165,7 @@ class Pool {
   std::condition_variable wake_, done_;
   int workers_ = 0;
   const std::function<void(int64_t)>* work_ = nullptr;
-  int64_t items_ = 0;
-  std::atomic<int64_t> next_{0};
+  Runs runs_;
   std::atomic<uint64_t> generation_{0};  // of jobs
   std::atomic<int> running_{0};
   int wanted_ = 0, sleeping_ = 0;

@@ -86,11 +86,12 @@ def _model(arguments: argparse.Namespace, console: Console) -> tuple[Path, str]:
 def _answer(
     models: dict, tokenizer, prompt: str, max_tokens: int, console: Console
 ) -> dict[str, Generation]:
-    """What each model writes. The first tokens, which pack weights and wake threads, are extra."""
+    """What each model writes. Before it is timed, each packs weights and wakes threads; on a GPU, where
+    kernels are loaded as lengths first need them, it writes the whole answer."""
     console.print(f"[bold]{prompt}")
     answers = {}
     for name, model in models.items():
-        generate(model, tokenizer, prompt, 2)
+        generate(model, tokenizer, prompt, max_tokens if model.device.type == "cuda" else 2)
         answers[name] = generate(model, tokenizer, prompt, max_tokens)
         text = " ".join(answers[name].text.split())
         console.print(

@@ -12,7 +12,7 @@ import blockscale as bs
 from blockscale.kernels import KERNELS
 from blockscale.ops import choose
 from blockscale.runtime import load_native
-from products import check_exact, exact
+from products import check, check_exact, exact
 
 needs_native = pytest.mark.skipif(isinstance(load_native(), str), reason=str(load_native()))
 
@@ -142,3 +142,21 @@ def test_a_module_lets_go_of_what_it_held():
         layer.to("meta")
     gc.collect()
     assert prepared() is None
+
+
+@needs_native
+@pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP8], ids=str)
+def test_quantised_x_has_plans_of_its_own(w, x_format):
+    bs.matmul(torch.randn(4, 64), w)
+    for _ in range(2):
+        x = bs.quantize(torch.randn(4, 64), x_format)
+        y = bs.matmul(x, w, out_dtype=torch.float32)
+        check(y, exact(x), exact(w), torch.float32, torch.float32)
+        assert len(w.plans) == 2
+    stacked = bs.quantize(torch.randn(2, 2, 64), x_format)
+    y = bs.matmul(stacked, w, out_dtype=torch.float32)
+    assert y.shape == (2, 2, 24)
+    for i in range(2):
+        check(y[i], exact(stacked)[i], exact(w), torch.float32, torch.float32)
+    with pytest.raises(ValueError, match="quantised already"):
+        bs.matmul(stacked, w, x_format="int8")

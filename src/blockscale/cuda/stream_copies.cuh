@@ -1,21 +1,14 @@
 // How chunks of weights and of x come to a warp: asynchronous copies into a ring of stages.
 #pragma once
-#include "stream_place.cuh"
+#include "stream_x.cuh"
 
-struct Copies : Place {
-    using Place::Place;
+struct Copies : XRows {
+    using XRows::XRows;
 
     // Where the next chunk of this lane is; each copy moves them on.
     const u8* codes_from[TILES];
     const u8* scales_from[TILES];
-    const u8* x_from;
     int next;  // chunk
-
-    static constexpr int X_LANES = CHUNK / 8;                  // that copy one row of x
-    static constexpr int X_AT_ONCE = 32 * ROW_WARPS / X_LANES;  // rows
-
-    BS_DEVICE int x_lane() const { return (32 * row_warp + lane) % X_LANES; }
-    BS_DEVICE int x_row() const { return (32 * row_warp + lane) / X_LANES; }
 
     // Of tile i of this warp; a tile beyond the last is computed and not stored.
     BS_DEVICE long long tile_of(int i, const Rows& rows) const {
@@ -40,9 +33,7 @@ struct Copies : Place {
                             static_cast<long long>(next) * CODE_BYTES + 16 * lane;
             scales_from[i] = w.scale + tile_of(i, rows) * eights() * 128 + 16 * lane;
         }
-        x_from = static_cast<const u8*>(a.x) +
-                 2 * (a.x_stride * (rows.begin + first_column + x_row()) +
-                      static_cast<long long>(next) * CHUNK + 8 * x_lane());
+        aim_x(rows, first_column, next);
     }
 
     // Of the chunk `next`; what is beyond k reads as zero.
@@ -75,27 +66,8 @@ struct Copies : Place {
         }
     }
 
-    template <bool WHOLE>
-    BS_DEVICE void copy_x(u32 stage, int columns) {
-        const u32 to = stage + k_warp * X_BYTES + 16 * x_lane();
-        const bool there = next * CHUNK + 8 * x_lane() < a.k;
-        const u8* from = x_from;
-        int row = x_row();
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i += X_AT_ONCE) {
-            if (row < columns) {
-                if (WHOLE)
-                    copy_async(to + row * X_PITCH, from);
-                else
-                    copy_async(to + row * X_PITCH, there ? from : static_cast<const u8*>(a.x), there);
-            }
-            row += X_AT_ONCE;
-            from += 2 * a.x_stride * X_AT_ONCE;
-        }
-    }
-
     BS_DEVICE void step_on() {
-        x_from += 2 * K_WARPS * CHUNK;
+        step_x();
         next += K_WARPS;
     }
 
@@ -105,13 +77,14 @@ struct Copies : Place {
         if (next < end) {
             if (is_whole()) {
                 copy_weights<true>(stage);
-                copy_x<true>(stage, columns);
+                put_x<true>(stage, next, columns);
             } else {
                 copy_weights<false>(stage);
-                copy_x<false>(stage, columns);
+                put_x<false>(stage, next, columns);
             }
         }
         step_on();
+        if (next < end) fetch_x(next, columns);
         commit_copies();
     }
 
@@ -126,11 +99,13 @@ struct Copies : Place {
         }
         wait_for_previous();
         next = begin;
+        if (next < end) fetch_x(next, columns);
         for (int i = 0; i < STAGES - 1; i++) {
             if (next < end)
-                is_whole() ? copy_x<true>(shared + i * STAGE_BYTES, columns)
-                           : copy_x<false>(shared + i * STAGE_BYTES, columns);
+                is_whole() ? put_x<true>(shared + i * STAGE_BYTES, next, columns)
+                           : put_x<false>(shared + i * STAGE_BYTES, next, columns);
             step_on();
+            if (next < end) fetch_x(next, columns);
             commit_copies();
         }
     }

@@ -31,13 +31,15 @@ struct Arguments {
     u64 scale_map[2][16];
 #endif
     Weight weight[2];
-    const void* x;         // [rows, k], rows apart by x_stride elements
-    const float* x_scale;  // one per row, or null
+    const void* x;            // [rows, k], rows apart by x_stride elements; BS_X_CODED: by bytes of codes
+    const float* x_scale;     // one per row, or null
+    const u8* x_block_scale;  // BS_X_CODED
     void* out;             // [rows, n]
     const void* group_sizes;
     float* partial;   // sums of the other splits
     u32* arrivals;    // one counter for each output tile, zero between launches
     long long x_stride;
+    long long x_block_stride;
     long long out_stride;
     int m, n, k, groups;
     int bias_dtype, out_dtype;
@@ -98,5 +100,6 @@ constexpr int DECODED_BYTES = SCALES_WEIGHTS ? TILES * EIGHTS * 512 : 0;  // of 
 constexpr int ZERO_BYTES = SPREAD > 1 ? 2 * CHUNK + 32 : 0;  // a row of x that is not there
 static_assert(CHUNK >= 8 * BLOCK || COLUMNS >= 8, "eight blocks stand side by side");
 static_assert(!WIDE || (SCALES_WEIGHTS && ROW_WARPS % 4 == 0), "four warps share rows of x");
+static_assert(!WIDE || !BS_X_CODED, "the hardware copies x, and decodes nothing");
 static_assert(!GATED || TILES % 2 == 0, "tiles alternate between gate and up");
 static_assert(COLUMNS == 1 || COLUMNS == 2 || COLUMNS == 4 || COLUMNS % 8 == 0, "columns");

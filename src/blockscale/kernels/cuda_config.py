@@ -67,8 +67,16 @@ class Config:
 
 
 def x_dtype(problem: Problem) -> str:
-    """Of what is multiplied: quantised rows are decoded to bfloat16 first."""
+    """Of what is multiplied: quantised rows are decoded to bfloat16."""
     return "bfloat16" if "@" in problem.x else problem.x
+
+
+def decodes_x(problem: Problem, config: Config) -> bool:
+    """Whether the kernel decodes x itself: with more rows, blocks would do too much of it again."""
+    if "@" not in problem.x or config.columns >= 8:
+        return False
+    format = problem.x_kind.format
+    return format.element == E2M1 and format.block in (16, 32)
 
 
 def fits_bfloat16(format: Format) -> bool:

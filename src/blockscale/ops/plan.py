@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blockscale.kernels import Parts
 from blockscale.ops.choose import Choice, choose
 from blockscale.ops.matmul import MatmulCall, quantizes_x
-from blockscale.ops.operand import as_groups
+from blockscale.ops.operand import Operand, as_groups, as_rows
 from blockscale.problem import Problem
 
 
@@ -25,7 +26,7 @@ class Plan:
     launch: Any
     choice: Choice
     problem: Problem
-    x_rows: tuple[int, int]
+    x_rows: tuple[int, int] | None  # where x has other dimensions
     bias_shape: tuple[int, int] | None  # where there are biases
     out_rows: tuple[int, int]
     out_shape: tuple[int, ...]
@@ -38,15 +39,19 @@ class Plan:
         return choose(self.problem) is self.choice
 
     def __call__(
-        self, x: Tensor, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
+        self, x: Tensor | Operand, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
     ) -> Tensor:
-        """Of a call like the one that was planned."""
+        """Of a call like the one that was planned; x is an Operand where it is quantised."""
         out = torch.empty(*self.out_rows, dtype=self.out_dtype, device=x.device)
-        rows = x if x.dim() == 2 else x.reshape(*self.x_rows)
+        rows: Tensor | Parts
+        if isinstance(x, Operand):
+            rows = as_rows(x)
+        else:
+            rows = x if self.x_rows is None else x.reshape(*self.x_rows)
         if (shape := self.bias_shape) is not None:
             biases = tuple([None if bias is None else bias.reshape(*shape) for bias in biases])
         self.launch(rows, biases, group_sizes, out)
-        return out if rows is x else out.view(*self.out_shape)
+        return out if self.x_rows is None else out.view(*self.out_shape)
 
 
 def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
@@ -67,7 +72,7 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
         launch=launch(problem, choice.config, weights),
         choice=choice,
         problem=problem,
-        x_rows=(problem.rows, problem.k),
+        x_rows=None if len(call.x.shape) == 2 else (problem.rows, problem.k),
         bias_shape=(problem.groups, problem.n) if problem.bias else None,
         out_rows=(problem.rows, problem.n),
         out_shape=tuple(call.out_shape),

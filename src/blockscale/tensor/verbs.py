@@ -207,12 +207,12 @@ def _run(
     key = None
     # int8 alone is left to kernels, which may have a plan for it.
     plain = x_format in (None, "int8") and x_tensor_scale is None
-    if plain and isinstance(x, Tensor) and ops.is_unobserved((x, *biases)):
+    if plain and _is_unobserved(x, biases):
         key = _plan_key(x, weights, biases, group_sizes, activation, x_format, out_dtype)
         if key is not None:
             plan = weights[0].plans.get(key)
             if plan is not None and plan.is_current:
-                return plan(x, tuple(biases), group_sizes)
+                return plan(_planned(x), tuple(biases), group_sizes)
     call = _call(
         x,
         weights,
@@ -224,10 +224,10 @@ def _run(
         out_dtype=out_dtype,
     )
     if ops.is_unobserved(call.tensors):
-        if key is not None and isinstance(x, Tensor):
+        if key is not None:
             plan = _new_plan(key, call, weights)
             if plan is not None:
-                return plan(x, tuple(biases), group_sizes)
+                return plan(_planned(x), tuple(biases), group_sizes)
         return ops.run_checked(call)
     first, rest = call.weights[0], call.weights[1:]
     if rest:
@@ -268,8 +268,18 @@ def _new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -> op
     return plan
 
 
+def _is_unobserved(x: Tensor | QTensor, biases: list[Tensor | None]) -> bool:
+    if isinstance(x, Tensor):
+        return ops.is_unobserved((x, *biases))
+    return isinstance(x, QTensor) and ops.is_unobserved((*x.tensors, *biases))
+
+
+def _planned(x: Tensor | QTensor) -> Tensor | ops.Operand:
+    return x if isinstance(x, Tensor) else x.operand
+
+
 def _plan_key(
-    x: Tensor,
+    x: Tensor | QTensor,
     weights: list[QTensor],
     biases: list[Tensor | None],
     group_sizes: Tensor | None,
@@ -285,7 +295,8 @@ def _plan_key(
     if group_sizes is not None and (not isinstance(group_sizes, Tensor) or _sizes_are_read(x)):
         return None  # likewise
     up = None if len(weights) == 1 else (id(weights[1]), _facts(biases[1]))
-    of_x, bias, sizes = _facts(x), _facts(biases[0]), _facts(group_sizes)
+    of_x = _facts(x) if isinstance(x, Tensor) else _facts_of_codes(x)
+    bias, sizes = _facts(biases[0]), _facts(group_sizes)
     return of_x, x_format, out_dtype, activation, is_deterministic(), bias, up, sizes
 
 
@@ -293,9 +304,13 @@ def _facts(tensor: Tensor | None) -> tuple[Any, ...] | None:
     return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
 
 
-def _sizes_are_read(x: Tensor) -> bool:
+def _facts_of_codes(x: QTensor) -> tuple[Any, ...]:
+    return x.operand.kind, x.shape, _facts(x.codes), _facts(x.tensor_scale)
+
+
+def _sizes_are_read(x: Tensor | QTensor) -> bool:
     """Whether group sizes must be looked at, call by call."""
-    return not x.is_cuda or checks_enabled()
+    return x.device.type != "cuda" or checks_enabled()
 
 
 def _call(

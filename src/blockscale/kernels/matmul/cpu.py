@@ -162,12 +162,12 @@ class Launch:
 
     def __call__(
         self,
-        x: Tensor,
+        x: Tensor | Parts,
         biases: tuple[Tensor | None, ...],
         group_sizes: Tensor | None,
         out: Tensor,
     ) -> None:
-        if not self._template:
+        if isinstance(x, Parts) or not self._template:
             launch(self._problem, self._config, x, self._weights, biases, group_sizes, out)
             return
         call = native.Matmul.from_buffer_copy(self._template)

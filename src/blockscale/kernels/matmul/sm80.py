@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from ctypes import addressof, memmove
 from functools import lru_cache
-from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from blockscale.formats import CATALOGUE, Float, Format
+from blockscale.formats import CATALOGUE, NVFP4, Float, Format
 from blockscale.kernels.contract import Parts
 from blockscale.kernels.cuda_arguments import (
     Arguments,
@@ -22,14 +21,20 @@ from blockscale.kernels.cuda_arguments import (
     WideArguments,
     weight_maps,
 )
-from blockscale.kernels.cuda_config import Config, fits_bfloat16, matrices, x_dtype
+from blockscale.kernels.cuda_config import (
+    Config,
+    decodes_x,
+    fits_bfloat16,
+    matrices,
+    x_dtype,
+)
 from blockscale.kernels.cuda_stream import stream_candidates, stream_configs
 from blockscale.kernels.cuda_tables import is_symmetric
 from blockscale.kernels.cuda_wide import is_wide
 from blockscale.kernels.cuda_workspace import workspace
 from blockscale.kernels.dequantize.sm80 import decode
 from blockscale.kernels.prepared import fragments
-from blockscale.layouts import Layout
+from blockscale.layouts import Layout, canonical
 from blockscale.numerics import parse_activation
 from blockscale.problem import Kind, Problem, dtype_name, parse_kind
 from blockscale.runtime.cuda import (
@@ -129,6 +134,7 @@ class Launch:
         self._counted = [tensor for tensor in written if not tensor.is_inference()]
         self._version = -1
         self._calls = 0
+        self._decodes_x = decodes_x(problem, config)
         self._arguments = WideArguments if config.wide else Arguments
         self._template = bytes(self._fixed())
 
@@ -167,14 +173,15 @@ class Launch:
         out: Tensor,
     ) -> None:
         wide = self._config.wide
-        values, x_scale = (x, None) if _is_copyable(x, wide) else _copyable(self._problem, x)
         arguments = self._arguments.from_buffer_copy(self._template)
+        held: list[Tensor | None] = []
+        if isinstance(x, Parts):
+            values, *held = self._add_scales(arguments, x)
+        else:
+            values = x if _is_copyable(x, wide) else x.clone(memory_format=torch.contiguous_format)
         arguments.x, arguments.x_stride = values.data_ptr(), values.stride(0)
         arguments.out, arguments.out_stride = out.data_ptr(), out.stride(0)
         arguments.settled = self._is_settled()
-        held = [x_scale]
-        if x_scale is not None:
-            arguments.x_scale = x_scale.data_ptr()
         if group_sizes is not None:
             sizes = group_sizes.contiguous()
             arguments.group_sizes = sizes.data_ptr()
@@ -214,6 +221,21 @@ class Launch:
         self._calls += 1
         return self._calls > self._SETTLES_AFTER
 
+    def _add_scales(
+        self, arguments: Arguments | WideArguments, x: Parts
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Rows of quantised x, of codes if the kernel decodes them; and what else must be held."""
+        row_scale = None if x.tensor_scale is None else x.tensor_scale.contiguous()
+        if row_scale is not None:
+            arguments.x_scale = row_scale.data_ptr()
+        if not self._decodes_x:
+            return _decoded(self._problem, x), row_scale, None
+        codes, scale = x.codes.contiguous(), x.scale.contiguous()
+        if codes.data_ptr() % 4:
+            codes = codes.clone()
+        arguments.x_block_scale, arguments.x_block_stride = scale.data_ptr(), scale.stride(0)
+        return codes, row_scale, scale
+
     def _add_biases(
         self, arguments: Arguments | WideArguments, biases: tuple[Tensor | None, ...]
     ) -> list[Tensor | None]:
@@ -231,26 +253,23 @@ class Launch:
         arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
 
 
-def _is_copyable(x: Tensor | Parts, wide: bool) -> TypeGuard[Tensor]:
-    """Rows of numbers that can be copied 16 bytes at a time, and do not overlap where the hardware
-    is told of all of them."""
+def _is_copyable(x: Tensor, wide: bool) -> bool:
+    """Whether rows can be copied 16 bytes at a time, and do not overlap where the hardware is told
+    of all of them."""
     return (
-        not isinstance(x, Parts)
-        and x.stride(-1) == 1
+        x.stride(-1) == 1
         and x.stride(0) % 8 == 0
         and x.data_ptr() % 16 == 0
         and (not wide or x.stride(0) >= x.shape[1])
     )
 
 
-def _copyable(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
-    """Such rows, and their scales."""
-    if isinstance(x, Tensor):
-        return x.clone(memory_format=torch.contiguous_format), None
+def _decoded(problem: Problem, x: Parts) -> Tensor:
+    """Rows of numbers, without their tensor scales."""
     values = torch.empty(problem.rows, problem.k, dtype=torch.bfloat16, device=x.codes.device)
     parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
     decode(problem.x, parts, values[None], can_overlap(problem.target))
-    return values, None if x.tensor_scale is None else x.tensor_scale.contiguous()
+    return values
 
 
 def _alike(biases: tuple[Tensor | None, ...]) -> list[Tensor | None]:
@@ -265,7 +284,7 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _build(problem: Problem, config: Config, symmetric: bool) -> Build:
-    x = x_dtype(problem)
+    x = problem.x if decodes_x(problem, config) else x_dtype(problem)
     return _specialised(problem.w, x, problem.gated, problem.ragged, symmetric, config)
 
 
@@ -276,7 +295,8 @@ def _specialised(
     format = parse_kind(w).format
     element = format.element
     defines: dict[str, str | int] = {
-        "BS_X": _X[x],
+        "BS_X": _X[x] if x in _X else _X["bfloat16"],
+        "BS_X_CODED": int("@" in x),
         "BS_ELEMENT": element.name.upper() if isinstance(element, Float) else "TABLE",
         "BS_SCALE": format.scale.name.upper(),
         "BS_BITS": element.bits,
@@ -294,6 +314,9 @@ def _specialised(
         "BS_WIDE": int(config.wide),
         "BS_CLUSTER": int(config.cluster),
     }
+    if "@" in x:
+        coded = parse_kind(x).format
+        defines |= {"BS_X_SCALE": coded.scale.name.upper(), "BS_X_BLOCK": coded.block}
     return Build("stream.cu", "stream", tuple(defines.items()))
 
 
@@ -339,6 +362,8 @@ def _examples(format: Format, layout: Layout, target: str) -> list[Problem]:
         )
 
     few = [example(1), example(8)]
+    if format == NVFP4:
+        few.append(example(1, str(Kind(NVFP4, canonical(NVFP4)))))
     if target != "sm_90a":
         return few
     return [
