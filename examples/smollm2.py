@@ -86,8 +86,8 @@ def _model(arguments: argparse.Namespace, console: Console) -> tuple[Path, str]:
 def _answer(
     models: dict, tokenizer, prompt: str, max_tokens: int, console: Console
 ) -> dict[str, Generation]:
-    """What each model writes. Before it is timed, each packs weights and wakes threads; on a GPU, where
-    kernels are loaded as lengths first need them, it writes the whole answer."""
+    """What each model writes. Before its time is taken it packs weights and wakes threads; on a GPU
+    it writes the whole answer, since kernels are loaded as lengths first need them."""
     console.print(f"[bold]{prompt}")
     answers = {}
     for name, model in models.items():

@@ -15,7 +15,7 @@ from blockscale.kernels.matmul import cublas, sm80
 from blockscale.kernels.prepared import fragments
 from blockscale.layouts import canonical
 from blockscale.numerics import cast
-from blockscale.ops.operand import as_groups
+from blockscale.ops.operand import as_groups, as_rows
 from blockscale.problem import Kind, Problem
 from blockscale.runtime.cuda import cuda_refusal
 from products import check, exact
@@ -65,6 +65,22 @@ def test_experts_get_small_blocks_and_one_turn():
             assert best.threads == 128, best
             assert best.blocks >= 4, best
             assert best.columns >= min(rows_of_most(asked), 8), best
+
+
+@pytest.mark.parametrize(
+    ("some", "warps"), [(bs.NVFP4, 28), (bs.MXFP4, 28), (bs.KBIT4, 14)], ids=str
+)
+def test_rows_that_seven_divides_fill_the_gpu(some, warps):
+    """132 multiprocessors: 28672 rows are 128 times 14 tiles, or 256 times 7."""
+    for m, n, groups in ((5, 28672, 1), (16, 28672, 1), (8, 7168, 4)):
+        asked = problem(some, fragments(some), m=m, n=n, k=8192, groups=groups)
+        best = stream_configs(asked)[0]
+        assert best.row_warps == 7, best
+        assert best.blocks * best.threads == 32 * warps
+        assert best.output_tiles(asked) * groups == 128 * best.blocks
+    for m, n, groups in ((1, 28672, 1), (16, 8192, 1), (8, 512, 56)):
+        asked = problem(some, fragments(some), m=m, n=n, k=8192, groups=groups)
+        assert stream_configs(asked)[0].row_warps != 7
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90", "sm_120a"])
@@ -126,6 +142,31 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
             plan(x, (None,), None, out)
     assert [arguments.settled for _, arguments in launches] == 3 * [0, 0, 1, 1]
     assert [defines["BS_SYMMETRIC"] for defines, _ in launches] == 8 * [1] + 4 * [0]
+
+
+@pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP4], ids=str)
+def test_few_rows_of_codes_are_decoded_by_the_kernel(launches, monkeypatch, x_format):
+    monkeypatch.setattr(sm80, "decode", lambda kind, parts, out, overlap: out.fill_(7))
+    q = bs.quantize(torch.randn(256, 64), bs.NVFP4).pack(fragments(bs.NVFP4))
+    x = bs.quantize(torch.randn(8, 64), x_format)
+    kind = str(Kind(x_format, canonical(x_format)))
+    for m, decoded in ((4, False), (8, True)):
+        asked = problem(bs.NVFP4, fragments(bs.NVFP4), m=m, n=256, k=64, x=kind)
+        plan = sm80.Launch(asked, sm80.configs(asked)[0], (as_groups(q.operand),))
+        parts = as_rows(x[:m].operand)
+        plan(parts, (None,), None, torch.empty(m, 256))
+        defines, arguments = launches[-1]
+        assert defines["BS_X_CODED"] == 1 - decoded
+        assert (arguments.x == parts.codes.data_ptr()) != decoded
+        if not decoded:
+            assert defines["BS_X_BLOCK"] == x_format.block
+            assert (arguments.x_stride, arguments.x_block_stride) == (32, 64 // x_format.block)
+            assert arguments.x_block_scale == parts.scale.data_ptr()
+    unaligned = torch.empty(4 * 32 + 1, dtype=torch.uint8)[1:].view(4, 32).copy_(x.codes[:4])
+    asked = problem(bs.NVFP4, fragments(bs.NVFP4), m=4, n=256, k=64, x=kind)
+    plan = sm80.Launch(asked, sm80.configs(asked)[0], (as_groups(q.operand),))
+    plan(as_rows(x[:4].operand)._replace(codes=unaligned), (None,), None, torch.empty(4, 256))
+    assert launches[-1][1].x % 4 == 0
 
 
 @pytest.mark.parametrize("gated", [False, True])

@@ -73,7 +73,7 @@ def _configs_of_columns(problem: Problem, columns: int) -> list[Config]:
     format = problem.w_kind.format
     limit = shared_limit(problem.target) - STATIC_SHARED
     found = _small_blocks(problem, columns) + _pairs_of_splits(problem, columns)
-    found += _blocks_of_groups(problem, columns)
+    found += _blocks_of_groups(problem, columns) + _blocks_of_sevens(problem, columns)
     for tiles, row_warps in _tilings(problem, columns):
         legal = []
         for stages, chunk in ((2, 256), (3, 128), (2, 128)):
@@ -94,15 +94,19 @@ def _configs_of_columns(problem: Problem, columns: int) -> list[Config]:
 
 
 def _small_blocks(problem: Problem, columns: int) -> list[Config]:
-    """Where decoding takes long, and there is work for many: four blocks to a multiprocessor, whose
-    warps wait for each other less. Not where each block must find its group first."""
+    """Where decoding takes long or k is short, and there is work for many: four blocks to a
+    multiprocessor, whose warps wait for each other less. Not where each block must find its group
+    first."""
     format = problem.w_kind.format
-    slow = (format.is_codebook or format.element.bits == 6) and not problem.ragged
-    config = Config(columns, 2, 1, 4, 2, 256, 4, 1)
-    blocks = weight_tiles(problem) / 2 / multiprocessors(problem.target)
+    slow = format.is_codebook or format.element.bits == 6
+    short = columns == 1 and format.element.bits == 4 and problem.k <= 2048
+    row_warps = 1 if slow else 2
+    config = Config(columns, 2, row_warps, 4 // row_warps, 2, 256, 4, 1)
+    blocks = weight_tiles(problem) / (2 * row_warps) / multiprocessors(problem.target)
     enough = blocks >= (3 if columns == 1 else 5)
     room = config.blocks * config.shared_bytes(problem) <= shared_limit(problem.target)
-    return [config] if columns < 8 and slow and enough and room else []
+    wanted = columns < 8 and (slow or short) and not problem.ragged
+    return [config] if wanted and enough and room else []
 
 
 def _blocks_of_groups(problem: Problem, columns: int) -> list[Config]:
@@ -125,6 +129,24 @@ def _blocks_of_groups(problem: Problem, columns: int) -> list[Config]:
         if blocks * (config.shared_bytes(problem) + STATIC_SHARED) <= limit:
             return [config]
     return []
+
+
+def _blocks_of_sevens(problem: Problem, columns: int) -> list[Config]:
+    """Where rows are a little less than 14 tiles for each multiprocessor, as 7 * 2^12 are on 132 of
+    them: blocks of seven times as many fill the GPU, those of a power of two leave a seventh idle.
+
+    Where decoding takes long, two tiles to a warp share what they read of x; else two blocks cover
+    each other's waits.
+    """
+    format = problem.w_kind.format
+    slow = format.is_codebook or problem.gated
+    config = Config(columns, 2 if slow else 1, 7, 2, 2, 256, 1 if slow else 2, 1)
+    places = config.blocks * multiprocessors(problem.target)
+    fill = config.output_tiles(problem) * matrices(problem) / places
+    room = config.blocks * (config.shared_bytes(problem) + STATIC_SHARED)
+    measured = not problem.ragged and columns in (8, 16) and format.element.bits <= 5
+    fits = room <= shared_limit(problem.target) and 0.9 <= fill <= 1
+    return [config] if measured and fits else []
 
 
 def _pairs_of_splits(problem: Problem, columns: int) -> list[Config]:

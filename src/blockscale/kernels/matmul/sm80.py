@@ -345,11 +345,13 @@ def every_build(target: str) -> list[Build]:
 
 
 def _examples(format: Format, layout: Layout, target: str) -> list[Problem]:
-    def example(m: int, x: str = "bfloat16", gated: bool = False, groups: int = 1) -> Problem:
+    def example(
+        m: int, x: str = "bfloat16", gated: bool = False, groups: int = 1, n: int = 14336
+    ) -> Problem:
         return Problem(
             verb="matmul",
             m=m,
-            n=14336,
+            n=n,
             k=4096,
             groups=groups,
             ragged=groups > 1,
@@ -373,5 +375,8 @@ def _examples(format: Format, layout: Layout, target: str) -> list[Problem]:
         example(16, "float16"),
         example(16, "float16", gated=True),
         example(1, gated=True),
+        example(8, gated=True),
+        example(8, n=28672),
+        example(16, n=28672),
         example(64, gated=True, groups=64),
     ]
