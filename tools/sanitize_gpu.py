@@ -48,7 +48,8 @@ def _verbs(format: bs.Format) -> None:
         bs.grouped_matmul(x, gate, groups)
         bs.grouped_gated_matmul(x, gate, up, groups)
     bs.gated_matmul(x[:20], gate[0], up[0])
-    bs.matmul(x[:5], gate[0], x_format=format if format is bs.NVFP4 else bs.MXFP8)
+    for rows in (3, 5):  # up to four, codes are decoded by the product itself
+        bs.matmul(x[:rows], gate[0], x_format=format if format is bs.NVFP4 else bs.MXFP8)
 
 
 if __name__ == "__main__":
