@@ -83,6 +83,27 @@ def test_rows_that_seven_divides_fill_the_gpu(some, warps):
         assert stream_configs(asked)[0].row_warps != 7
 
 
+@pytest.mark.parametrize("some", [bs.NVFP4, bs.MXFP4, bs.KBIT4], ids=str)
+def test_eight_rows_go_together_where_tiles_are_few(some):
+    """As measured at 16 rows; products of a codebook would be rounded, so it is left alone."""
+    for n, k in ((5120, 2048), (2048, 5120), (2880, 2880)):
+        for m in (4, 5, 8):
+            best = stream_configs(problem(some, fragments(some), m=m, n=n, k=k))[0]
+            assert best.wide == (m > 4 and not some.is_codebook), best
+    assert not stream_configs(problem(some, fragments(some), m=8, n=8192, k=8192))[0].wide
+
+
+def test_a_third_block_does_not_fit_beside_two():
+    """132 multiprocessors: all blocks of 2048 rows have a place at once, those of 57344 do not."""
+    for n, crowds in ((2048, False), (57344, True)):
+        asked = problem(bs.MXFP4, fragments(bs.MXFP4), m=1, n=n, k=4096)
+        config = stream_configs(asked)[0]
+        shared = sm80.shared_to_ask(asked, config)
+        assert (shared == config.shared_bytes(asked)) == crowds
+        assert (3 * (shared + 1024) > 228 * 1024) or crowds
+        assert 2 * (shared + 2048) <= 228 * 1024
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90", "sm_120a"])
 @pytest.mark.parametrize("gated", [False, True])
 def test_shared_memory_has_room_for_every_product(target, gated):

@@ -258,10 +258,11 @@ def test_a_plan_serves_int8_calls():
 
 
 def test_exact_and_int8_calls_have_plans_of_their_own():
-    w, x = bs.quantize(torch.randn(24, 64), bs.NVFP4).prepare(), torch.randn(3, 64)
+    q, x = bs.quantize(torch.randn(24, 64), bs.NVFP4), torch.randn(3, 64)
+    w, expected = q.prepare(), defined_product(x, q.prepare())
     for _ in range(2):
         exact_y, y = bs.matmul(x, w), bs.matmul(x, w, x_format="int8")
-        assert same_bits(y, defined_product(x, w))
+        assert same_bits(y, expected)
         assert not torch.equal(y, exact_y)
     assert len(w.plans) == 2
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from blockscale.formats import Float
+from blockscale.formats import E2M1, Float
 from blockscale.kernels.cuda_config import (
     STATIC_SHARED,
     Config,
@@ -33,7 +33,7 @@ _MOST_CLUSTER = 8  # blocks
 def stream_configs(problem: Problem) -> tuple[Config, ...]:
     """All that fit into shared memory, the best by rule first."""
     narrow = _narrow_configs(problem)
-    if rows_each(problem) <= _FEW_ROWS:
+    if rows_each(problem) <= _FEW_ROWS and not _is_quicker_together(problem):
         return tuple(narrow)
     wide = wide_configs(problem)
     return (*narrow, *wide) if _is_quick_alone(problem) else (*wide, *narrow)
@@ -49,6 +49,13 @@ def stream_candidates(problem: Problem) -> list[Config]:
         if can_cluster(problem.target) and splits * config.k_warps * config.chunk <= problem.k
     ]
     return list(dict.fromkeys((*by_rule, *split)))
+
+
+def _is_quicker_together(problem: Problem) -> bool:
+    """With one or two tiles for a multiprocessor, 16 rows by `wgmma` took less than 8 by `mma`."""
+    fill = weight_tiles(problem) / multiprocessors(problem.target)
+    dense = not (problem.ragged or problem.gated)
+    return dense and problem.m > 4 and problem.w_kind.format.element == E2M1 and 0.9 <= fill <= 2.5
 
 
 def _is_quick_alone(problem: Problem) -> bool:

@@ -129,7 +129,7 @@ class Launch:
         self._tiles, self._matrices = config.output_tiles(problem), matrices(problem)
         self._grid = self._tiles, config.splits, self._matrices
         self._threads = config.threads
-        self._shared = _shared_to_ask(problem, config)
+        self._shared = shared_to_ask(problem, config)
         self._cluster = config.splits if config.cluster else 1
         self._overlaps = can_overlap(problem.target)
         written = [part.codes for part in self._weights]
@@ -256,7 +256,7 @@ class Launch:
         arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
 
 
-def _shared_to_ask(problem: Problem, config: Config) -> int:
+def shared_to_ask(problem: Problem, config: Config) -> int:
     """Bytes of shared memory of a block: what it needs, or more.
 
     Where all blocks have a place at once, a third one must not fit beside two: blocks of the next
