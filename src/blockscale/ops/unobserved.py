@@ -9,14 +9,18 @@ from torch import Tensor
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
+# Asked at every call, so found once.
+_is_tracing = torch._C._is_tracing
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_transform = torch._C._functorch.peek_interpreter_stack
+
 
 def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:
     """Nobody needs to see the call as an op: no compiler, gradient, mode, transform or subclass."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
+    if torch.compiler.is_compiling() or _is_tracing():
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return False
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _dispatch_modes() or _function_modes() or _transform() is not None:
         return False
     grad = torch.is_grad_enabled()
     for tensor in tensors:

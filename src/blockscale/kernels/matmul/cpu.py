@@ -171,10 +171,12 @@ class Launch:
             launch(self._problem, self._config, x, self._weights, biases, group_sizes, out)
             return
         call = native.Matmul.from_buffer_copy(self._template)
-        rows = x if x.stride(-1) == 1 else x.contiguous()
-        call.x, call.x_stride = rows.data_ptr(), rows.stride(0)
+        rows, (between, along) = x, x.stride()
+        if along != 1:
+            rows, between = x.contiguous(), x.shape[1]
+        call.x, call.x_stride = rows.data_ptr(), between
         call.x_dtype = native.DTYPES[dtype_name(rows.dtype)]
-        call.out, call.out_stride = out.data_ptr(), out.stride(0)
+        call.out, (call.out_stride, _) = out.data_ptr(), out.stride()
         call.threads = self._config.threads  # torch's, which may have changed since
         if self._problem.bias:
             kept = [None if bias is None else bias.contiguous() for bias in biases]
