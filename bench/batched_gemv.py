@@ -1,7 +1,7 @@
 """Batches of one row times a matrix on a GPU, both in NVFP4, beside a read of as many bytes.
 
-Reads that start before the one ahead has ended are the floor: no product can, since it has to wait
-for its x. A read that waits is told apart.
+Reads that start before the one ahead has ended are the floor. A product copies its first weights so
+early, and has to wait before it reads x: a read that waits for the one ahead is told apart.
 """
 
 from __future__ import annotations

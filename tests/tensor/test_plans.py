@@ -78,6 +78,9 @@ def test_wrong_calls_are_wrong_the_second_time_too(w):
         bs.linear(x, w, [0.0] * 24)
     with pytest.raises(ValueError, match="k=32"):
         bs.matmul(torch.randn(2, 32), w)
+    for each in (x, bs.quantize(x, bs.NVFP4)):
+        with pytest.raises(TypeError, match=r"out_dtype must be a torch\.dtype"):
+            bs.matmul(each, w, out_dtype=[])
 
 
 def test_another_device_is_another_call(w):

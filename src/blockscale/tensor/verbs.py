@@ -288,8 +288,9 @@ def _plan_key(
     out_dtype: torch.dtype | None,
 ) -> Hashable | None:
     """What calls on the same weights must agree in to share a plan; None for those without."""
-    if weights[0].__class__ is not QTensor or (
-        activation is not None and not isinstance(activation, (str, Activation))
+    if weights[0].__class__ is not QTensor or not (
+        (activation is None or isinstance(activation, (str, Activation)))
+        and (out_dtype is None or isinstance(out_dtype, torch.dtype))
     ):
         return None  # an error, which is somebody else's to raise
     if group_sizes is not None and (not isinstance(group_sizes, Tensor) or _sizes_are_read(x)):
