@@ -10,7 +10,7 @@ import blockscale as bs
 from blockscale.formats import CATALOGUE
 from blockscale.kernels import cuda_arguments
 from blockscale.kernels.cuda_config import rows_of_most
-from blockscale.kernels.cuda_stream import stream_configs
+from blockscale.kernels.cuda_stream import stream_configs, stream_shared
 from blockscale.kernels.matmul import cublas, sm80
 from blockscale.kernels.prepared import fragments
 from blockscale.layouts import canonical
@@ -83,22 +83,12 @@ def test_rows_that_seven_divides_fill_the_gpu(some, warps):
         assert stream_configs(asked)[0].row_warps != 7
 
 
-@pytest.mark.parametrize("some", [bs.NVFP4, bs.MXFP4, bs.KBIT4], ids=str)
-def test_eight_rows_go_together_where_tiles_are_few(some):
-    """As measured at 16 rows; products of a codebook would be rounded, so it is left alone."""
-    for n, k in ((5120, 2048), (2048, 5120), (2880, 2880)):
-        for m in (4, 5, 8):
-            best = stream_configs(problem(some, fragments(some), m=m, n=n, k=k))[0]
-            assert best.wide == (m > 4 and not some.is_codebook), best
-    assert not stream_configs(problem(some, fragments(some), m=8, n=8192, k=8192))[0].wide
-
-
 def test_a_third_block_does_not_fit_beside_two():
     """132 multiprocessors: all blocks of 2048 rows have a place at once, those of 57344 do not."""
     for n, crowds in ((2048, False), (57344, True)):
         asked = problem(bs.MXFP4, fragments(bs.MXFP4), m=1, n=n, k=4096)
         config = stream_configs(asked)[0]
-        shared = sm80.shared_to_ask(asked, config)
+        shared = stream_shared(asked, config)
         assert (shared == config.shared_bytes(asked)) == crowds
         assert (3 * (shared + 1024) > 228 * 1024) or crowds
         assert 2 * (shared + 2048) <= 228 * 1024

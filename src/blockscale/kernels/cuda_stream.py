@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from blockscale.formats import E2M1, Float
+from blockscale.formats import Float
 from blockscale.kernels.cuda_config import (
     STATIC_SHARED,
     Config,
@@ -21,19 +21,20 @@ from blockscale.kernels.cuda_config import (
 )
 from blockscale.kernels.cuda_wide import fills, wide_configs
 from blockscale.problem import Problem
-from blockscale.runtime.cuda import can_cluster, multiprocessors, shared_limit
+from blockscale.runtime.cuda import can_cluster, can_overlap, multiprocessors, shared_limit
 
 _COLUMNS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _WARPS = 8
 _FEW_ROWS = 8  # of x, up to which each warp multiplies by itself
 _MOST_CLUSTER = 8  # blocks
+_RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 
 
 @lru_cache(maxsize=4096)
 def stream_configs(problem: Problem) -> tuple[Config, ...]:
     """All that fit into shared memory, the best by rule first."""
     narrow = _narrow_configs(problem)
-    if rows_each(problem) <= _FEW_ROWS and not _is_quicker_together(problem):
+    if rows_each(problem) <= _FEW_ROWS:
         return tuple(narrow)
     wide = wide_configs(problem)
     return (*narrow, *wide) if _is_quick_alone(problem) else (*wide, *narrow)
@@ -51,11 +52,19 @@ def stream_candidates(problem: Problem) -> list[Config]:
     return list(dict.fromkeys((*by_rule, *split)))
 
 
-def _is_quicker_together(problem: Problem) -> bool:
-    """With one or two tiles for a multiprocessor, 16 rows by `wgmma` took less than 8 by `mma`."""
-    fill = weight_tiles(problem) / multiprocessors(problem.target)
-    dense = not (problem.ragged or problem.gated)
-    return dense and problem.m > 4 and problem.w_kind.format.element == E2M1 and 0.9 <= fill <= 2.5
+def stream_shared(problem: Problem, config: Config) -> int:
+    """Bytes of shared memory to ask for: what a block needs, or more.
+
+    Where all blocks have a place at once, a third one must not fit beside two: blocks of the next
+    kernel start early, and would crowd on the few multiprocessors that this one leaves idle.
+    """
+    needed, most = config.shared_bytes(problem), max(config.blocks, 2)
+    blocks = config.output_tiles(problem) * config.splits * matrices(problem)
+    places = config.blocks * multiprocessors(problem.target)
+    if problem.ragged or blocks > places or not can_overlap(problem.target):
+        return needed
+    of_all = shared_limit(problem.target) + _RESERVED
+    return max(needed, of_all // (most + 1) - _RESERVED + 16)
 
 
 def _is_quick_alone(problem: Problem) -> bool:

@@ -28,7 +28,7 @@ from blockscale.kernels.cuda_config import (
     matrices,
     x_dtype,
 )
-from blockscale.kernels.cuda_stream import stream_candidates, stream_configs
+from blockscale.kernels.cuda_stream import stream_candidates, stream_configs, stream_shared
 from blockscale.kernels.cuda_tables import is_symmetric
 from blockscale.kernels.cuda_wide import is_wide
 from blockscale.kernels.cuda_workspace import workspace
@@ -45,8 +45,6 @@ from blockscale.runtime.cuda import (
     current_stream,
     function,
     matrix_map,
-    multiprocessors,
-    shared_limit,
 )
 
 NAME = "sm80"
@@ -55,7 +53,6 @@ NAME = "sm80"
 # multiply together, and elsewhere. Which is faster around there has not been measured.
 _MOST_ROWS_WIDE, _MOST_ROWS = 256, 128
 _MOST_MATRICES = 2**16 - 1  # that a grid counts
-_RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 _X = {"bfloat16": "BFloat16", "float16": "Float16"}
 _DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 _ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
@@ -129,7 +126,7 @@ class Launch:
         self._tiles, self._matrices = config.output_tiles(problem), matrices(problem)
         self._grid = self._tiles, config.splits, self._matrices
         self._threads = config.threads
-        self._shared = shared_to_ask(problem, config)
+        self._shared = stream_shared(problem, config)
         self._cluster = config.splits if config.cluster else 1
         self._overlaps = can_overlap(problem.target)
         written = [part.codes for part in self._weights]
@@ -254,21 +251,6 @@ class Launch:
         sums = outputs * config.splits * config.columns * config.weight_rows
         partial, arrivals = workspace(self._device, stream, sums, outputs)
         arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
-
-
-def shared_to_ask(problem: Problem, config: Config) -> int:
-    """Bytes of shared memory of a block: what it needs, or more.
-
-    Where all blocks have a place at once, a third one must not fit beside two: blocks of the next
-    kernel start early, and would crowd on the few multiprocessors that this one leaves idle.
-    """
-    needed, most = config.shared_bytes(problem), max(config.blocks, 2)
-    blocks = config.output_tiles(problem) * config.splits * matrices(problem)
-    places = config.blocks * multiprocessors(problem.target)
-    if problem.ragged or blocks > places or not can_overlap(problem.target):
-        return needed
-    of_all = shared_limit(problem.target) + _RESERVED
-    return max(needed, of_all // (most + 1) - _RESERVED + 16)
 
 
 def _copyable(x: Tensor, wide: bool) -> tuple[Tensor, int, int]:
