@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import blockscale as bs
+from blockscale.kernels.cuda_config import STATIC_SHARED
 from blockscale.kernels.matmul import sm80
 from blockscale.kernels.prepared import fragments
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups
+from blockscale.runtime.cuda import shared_limit
 from products import check as check_product
 from products import check_gated as check_gated_product
 from products import exact, scaled
@@ -127,13 +129,51 @@ def test_scales_too_large_to_lift_weights_by(m):
         assert torch.equal(y.cpu().double(), exact(q)[:, at].T), config
 
 
-def test_unequal_halves_of_a_table():
-    table = torch.linspace(-0.7, 1.0, 16).tolist()
-    fmt = bs.KBIT4.replace(codebook=table)
-    q, w = weight(fmt, 64, 256)
-    for m in (1, 8):
+@pytest.mark.parametrize("some", [bs.KBIT4, bs.KBIT5], ids=str)
+def test_unequal_halves_of_a_table(some):
+    table = torch.linspace(-0.7, 1.0, 1 << some.element.bits).tolist()
+    q, w = weight(some.replace(codebook=table), 64, 256)
+    for m in (1, 8, 40):
         x = torch.randn(m, 256).bfloat16()
         check(q, bs.matmul(x.cuda(), w).cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
+
+
+TABLES = [
+    bs.KBIT2,
+    bs.KBIT3,
+    bs.KBIT4,
+    bs.KBIT5,
+    bs.KBIT4.replace(codebook=torch.linspace(-0.7, 1.0, 16).tolist()),
+]
+
+
+@pytest.mark.parametrize("some", TABLES, ids=["2", "3", "4", "5", "unequal"])
+@pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("gated", [False, True])
+def test_tables_in_shared_memory_give_the_same_bits_as_in_registers(some, m, gated):
+    q, w = weight(some, 272, 1280)
+    x = torch.randn(m, 1280).bfloat16()
+    problem = bs.explain(x.cuda(), w, out_dtype=torch.float32).problem
+    weights, facts = (as_groups(w.operand),), {}
+    if gated:
+        other = some.replace(codebook=[value / 2 for value in some.codebook])
+        weights += (as_groups(weight(other, 272, 1280)[1].operand),)
+        facts = {"gated": True, "activation": "silu"}
+    problem = replace(problem, **facts)
+    limit = shared_limit(problem.target) - STATIC_SHARED
+    tried = 0
+    for config in sm80.configs(problem):
+        shared = replace(config, shared_table=True, blocks=1)
+        if shared.shared_bytes(problem) > limit:
+            continue
+        outs = [torch.full((m, 272), float("nan"), device="cuda") for _ in "rs"]
+        for out, chosen in zip(outs, (replace(config, shared_table=False), shared), strict=True):
+            sm80.launch(problem, chosen, x.cuda(), weights, (None,) * len(weights), None, out)
+        assert torch.equal(*outs), shared
+        if not gated:
+            check(q, outs[1].cpu(), x.double(), exact(q), torch.float32, x.dtype)
+        tried += 1
+    assert tried
 
 
 @pytest.mark.parametrize("some", SOME, ids=str)

@@ -8,15 +8,13 @@ struct Place {
 
 template <int BITS, bool FOLDED>
 constexpr Place place_of(int step, int value, int bit) {
-    const int top = value < 4 ? 8 * value + 7 : 8 * (value - 4) + 3;
     const int pair = value / 2, half = value % 2;
     const int signs[4] = {15, 12, 14, 13}, lowest[4] = {6, 3, 0, 9};
-    if (BITS == 2) return {step / 2, 4 * value + 2 * (step % 2) + bit};
+    if (BITS == 2) return {step / 2, 16 * (step % 2) + 8 * (pair / 2) + 4 * half + 2 * (pair % 2) + bit};
     if (BITS == 3) return step < 3 ? Place{step, 4 * value + bit} : Place{bit, 4 * value + 3};
+    if (FOLDED && BITS == 4 && step % 2 && bit == 3) return {step, 8 * (value % 4) + 7 - 4 * (value / 4)};
     if (FOLDED)
-        return bit < 3    ? Place{step, 4 * value + bit}
-               : bit == 3 ? Place{step, top}
-                          : Place{4, 8 * (value % 4) + 7 - 2 * step - value / 4};
+        return bit < 4 ? Place{step, 4 * value + bit} : Place{4, 16 * half + 4 * step + pair};
     if (BITS == 4) return {step, 16 * half + (bit == 3 ? signs[pair] : lowest[pair] + bit)};
     if (BITS == 6)
         return bit >= 2 ? Place{3 * (step / 2) + step % 2, 16 * half + 4 * (3 - pair) + bit - 2}

@@ -25,16 +25,22 @@
 
 BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
     Decode decoders[BRANCHES];
+    const u32 table = shared_address(memory) - BEFORE_BYTES;
     const u32 stages = (shared_address(memory) + ZERO_BYTES + ALIGNED - 1) / ALIGNED * ALIGNED;
     Warp warp(a, stages, decoders);
     const int chunks = (a.k + CHUNK - 1) / CHUNK;
     const int first = static_cast<int>(static_cast<long long>(chunks) * blockIdx.y / gridDim.y);
     const int end = static_cast<int>(static_cast<long long>(chunks) * (blockIdx.y + 1) / gridDim.y);
-    if (!a.settled) wait_for_previous();
+    const auto load_tables = [&] {
 #pragma unroll
-    for (int i = 0; i < BRANCHES; i++) decoders[i].load(a.weight[i].table);
+        for (int i = 0; i < BRANCHES; i++) load(decoders[i], a.weight[i].table, table, i);
+        if (SHARED_TABLE) __syncthreads();
+    };
+    if (!a.settled) wait_for_previous();
     for (int column = 0; column < rows.end - rows.begin; column += COLUMNS) {
-        warp.run(rows, column, first, end);
+        warp.run(rows, column, first, end, [&] {
+            if (column == 0) load_tables();
+        });
         __syncthreads();  // the stages are read no more: sums take their place
         float* left = reinterpret_cast<float*>(memory + ZERO_BYTES);
         warp.leave(left);
@@ -47,7 +53,8 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BS_MIN_BLOCKS)
     stream(const __grid_constant__ Arguments a) {
-    extern __shared__ __align__(128) u8 memory[];
+    extern __shared__ __align__(128) u8 shared_memory[];
+    u8* memory = shared_memory + BEFORE_BYTES;
     let_next_start();
     for (int i = threadIdx.x; i < ZERO_BYTES / 4; i += THREADS) reinterpret_cast<u32*>(memory)[i] = 0;
 #if BS_RAGGED

@@ -18,9 +18,10 @@ struct Warp : Tiles<Copies> {
         load_words(words, from);
     }
 
-    BS_DEVICE void run(const Rows& rows, int first_column, int first, int end) {
+    template <class Meanwhile>
+    BS_DEVICE void run(const Rows& rows, int first_column, int first, int end, const Meanwhile& meanwhile) {
         clear();
-        for_chunks(rows, first_column, first, end,
+        for_chunks(rows, first_column, first, end, meanwhile,
                    [&](u32 stage, int) { multiply_chunk(stage); });
         gather();
     }

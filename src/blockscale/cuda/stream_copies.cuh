@@ -88,8 +88,10 @@ struct Copies : XRows {
         commit_copies();
     }
 
-    // All stages but one: weights ahead of the kernel before, which may still write x.
-    BS_DEVICE void copy_first(int end, int columns) {
+    // All stages but one: weights ahead of the kernel before, which may still write x. While they come, there is
+    // time for `meanwhile`.
+    template <class Meanwhile>
+    BS_DEVICE void copy_first(int end, int columns, const Meanwhile& meanwhile) {
         const int begin = next;
         for (int i = 0; i < STAGES - 1; i++) {
             if (next < end)
@@ -97,6 +99,7 @@ struct Copies : XRows {
                            : copy_weights<false>(shared + i * STAGE_BYTES);
             next += K_WARPS;
         }
+        meanwhile();
         wait_for_previous();
         next = begin;
         if (next < end) fetch_x(next, columns);
@@ -121,12 +124,12 @@ struct Copies : XRows {
     }
 
     // All chunks of this warp, from `first` to `end` of its block; `multiply` takes a stage and a chunk.
-    template <class Multiply>
+    template <class Meanwhile, class Multiply>
     BS_DEVICE void for_chunks(const Rows& rows, int first_column, int first, int end,
-                              const Multiply& multiply) {
+                              const Meanwhile& meanwhile, const Multiply& multiply) {
         const int columns = min(rows.end - rows.begin - first_column, COLUMNS);
         aim(rows, first_column, first);
-        copy_first(end, columns);
+        copy_first(end, columns, meanwhile);
         u32 full = shared, empty = shared + (STAGES - 1) * STAGE_BYTES;
 #pragma unroll 1
         for (int chunk = first; chunk < end; chunk += K_WARPS) {

@@ -88,11 +88,11 @@ struct Ring : Place {
     // for a copy that starts later; with more of them, it is better out of the way of the units.
     static constexpr int REFILLED_AFTER = STAGES == 2 ? 1 : UNITS * TILES - 1;
 
-    // All chunks of this warp, from `first` to `end` of its block. `multiply` takes a stage, a chunk, and what
-    // to call when a unit of it has been handed over.
-    template <class Multiply>
+    // All chunks of this warp, from `first` to `end` of its block; `meanwhile` is done while the first come.
+    // `multiply` takes a stage, a chunk, and what to call when a unit of it has been handed over.
+    template <class Meanwhile, class Multiply>
     BS_DEVICE void for_chunks(const Rows& rows, int first_column, int first, int end,
-                              const Multiply& multiply) {
+                              const Meanwhile& meanwhile, const Multiply& multiply) {
         const bool leads = row_warp == 0 && lane == 0;
         const int first_tile = rows.group * tiles() + blockIdx.x * BRANCH_TILES;
         const int first_row = rows.begin + first_column;
@@ -101,8 +101,12 @@ struct Ring : Place {
             Turn ahead = turn;
             for (int i = 0; i < STAGES && next < end; i++, next += K_WARPS, ahead.step_on())
                 fetch_weights(ahead.slot, next, first_tile);
+        }
+        __syncwarp();
+        meanwhile();
+        if (leads) {
             wait_for_previous();
-            ahead = turn;
+            Turn ahead = turn;
             for (int chunk = first + k_warp; chunk < next; chunk += K_WARPS, ahead.step_on())
                 fetch_x(ahead.slot, chunk, first_row);
         }

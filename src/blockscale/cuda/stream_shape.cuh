@@ -1,5 +1,6 @@
 // What stream.cu is specialised by, and the sizes that follow; its arguments.
 #pragma once
+#include "decode_shared.cuh"
 #include "scale.cuh"
 
 typedef BS_X X;  // BFloat16 or Float16
@@ -49,7 +50,10 @@ struct Arguments {
     int settled;  // no kernel that may still run writes the weights
 };
 
-typedef Decoder<X, ELEMENT, BITS, SYMMETRIC> Decode;
+// A table in shared memory has no signs of 5 bits: they are flipped, where the table is symmetric.
+constexpr bool SHARED_TABLE = BS_SHARED_TABLE && (BITS < 5 || SYMMETRIC);
+typedef Either<SHARED_TABLE, SharedTable<X, BITS, SYMMETRIC>, Decoder<X, ELEMENT, BITS, SYMMETRIC>>::Type Decode;
+constexpr int BEFORE_BYTES = BS_SHARED_TABLE ? TABLE_BYTES : 0;  // of shared memory, before all else
 
 constexpr int CHUNK = BS_CHUNK;  // k of a stage of one warp: 128 or 256
 constexpr int UNITS = CHUNK / 64;
@@ -101,5 +105,6 @@ constexpr int ZERO_BYTES = SPREAD > 1 ? 2 * CHUNK + 32 : 0;  // a row of x that 
 static_assert(CHUNK >= 8 * BLOCK || COLUMNS >= 8, "eight blocks stand side by side");
 static_assert(!WIDE || (SCALES_WEIGHTS && ROW_WARPS % 4 == 0), "four warps share rows of x");
 static_assert(!WIDE || !BS_X_CODED, "the hardware copies x, and decodes nothing");
+static_assert(!BS_SHARED_TABLE || ELEMENT == TABLE, "floats need no table");
 static_assert(!GATED || TILES % 2 == 0, "tiles alternate between gate and up");
 static_assert(COLUMNS == 1 || COLUMNS == 2 || COLUMNS == 4 || COLUMNS % 8 == 0, "columns");

@@ -15,9 +15,10 @@ struct Warp : Tiles<Copies> {
         u32 of_sums[SCALE_WORDS];
     };
 
-    BS_DEVICE void run(const Rows& rows, int first_column, int first, int end) {
+    template <class Meanwhile>
+    BS_DEVICE void run(const Rows& rows, int first_column, int first, int end, const Meanwhile& meanwhile) {
         clear();
-        for_chunks(rows, first_column, first, end,
+        for_chunks(rows, first_column, first, end, meanwhile,
                    [&](u32 stage, int chunk) { multiply_chunk(stage, chunk); });
     }
 

@@ -45,10 +45,12 @@ struct Warp : Tiles<Ring> {
         }
     }
 
-    BS_DEVICE void run(const Rows& rows, int first_column, int first, int end) {
+    template <class Meanwhile>
+    BS_DEVICE void run(const Rows& rows, int first_column, int first, int end, const Meanwhile& meanwhile) {
         clear();
-        for_chunks(rows, first_column, first, end, [&](u32 stage, int chunk, const auto& handed_over) {
-            multiply_chunk(stage, chunk, handed_over);
-        });
+        for_chunks(rows, first_column, first, end, meanwhile,
+                   [&](u32 stage, int chunk, const auto& handed_over) {
+                       multiply_chunk(stage, chunk, handed_over);
+                   });
     }
 };

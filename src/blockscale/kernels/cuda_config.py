@@ -9,6 +9,7 @@ from blockscale.formats import E2M1, UE4M3, Float, Format
 from blockscale.problem import Problem
 
 STATIC_SHARED = 2048  # bytes that the kernel has for itself
+_TABLE = 256 * 256  # bytes of one in shared memory
 _ALIGNED = 1024  # where x starts that four warps multiply together
 _BFLOAT16_BITS = 8  # that are significant
 _MOST_COLUMNS = 128  # of a Config
@@ -26,6 +27,7 @@ class Config:
     splits: int  # blocks that share the k of an output
     wide: bool = False  # four warps multiply together, by `wgmma`
     cluster: bool = False  # the splits of an output read each other's shared memory
+    shared_table: bool = False  # codes are looked up there, not in registers
 
     def __str__(self) -> str:
         split = f", k split in {self.splits}" if self.splits > 1 else ""
@@ -35,6 +37,7 @@ class Config:
             f"{self.columns} rows of x at a time{' by wgmma' if self.wide else ''}, "
             f"{self.row_warps} x {self.k_warps} warps with {16 * self.tiles} rows of w each, "
             f"{self.stages} stages of k={self.chunk}{split}"
+            f"{', table in shared memory' if self.shared_table else ''}"
         )
 
     @property
@@ -62,7 +65,7 @@ class Config:
         decoded = 4 * scales * self.k_warps * self.weight_rows // 16 if scaled else 0
         sums = 4 * self.k_warps * self.columns * (self.weight_rows + 8)  # 4 more for each branch
         zeros = 2 * self.chunk + 32 if self.columns < 8 else 0
-        before = _ALIGNED if self.wide else zeros
+        before = (_ALIGNED if self.wide else zeros) + (_TABLE if self.shared_table else 0)
         return before + max(self.stages * stage + decoded, sums)
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from math import ceil
 
-from blockscale.formats import Float
+from blockscale.formats import E2M1, NVFP4, Float
 from blockscale.kernels.cuda_config import (
     STATIC_SHARED,
     Config,
@@ -19,13 +20,18 @@ from blockscale.kernels.cuda_config import (
     weight_tiles,
     x_dtype,
 )
-from blockscale.kernels.cuda_wide import fills, wide_configs
+from blockscale.kernels.cuda_wide import wide_configs
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import can_cluster, can_overlap, multiprocessors, shared_limit
 
 _COLUMNS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _WARPS = 8
 _FEW_ROWS = 8  # of x, up to which each warp multiplies by itself
+_FEW_TILES = 3  # of weights, for each multiprocessor
+_SHORT = 20000  # k of all tiles of a multiprocessor
+_ROOMY = 200 << 10  # bytes of shared memory; with less, a table leaves room for few warps
+# Tiles of a block that has a table in shared memory, and warps that share the k of each two.
+_TABLE_WARPS = {2: 8, 4: 4, 8: 4, 14: 2, 16: 2}
 _MOST_CLUSTER = 8  # blocks
 _RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 
@@ -34,7 +40,7 @@ _RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 def stream_configs(problem: Problem) -> tuple[Config, ...]:
     """All that fit into shared memory, the best by rule first."""
     narrow = _narrow_configs(problem)
-    if rows_each(problem) <= _FEW_ROWS:
+    if rows_each(problem) <= _FEW_ROWS and not _is_quick_together(problem):
         return tuple(narrow)
     wide = wide_configs(problem)
     return (*narrow, *wide) if _is_quick_alone(problem) else (*wide, *narrow)
@@ -55,22 +61,33 @@ def stream_candidates(problem: Problem) -> list[Config]:
 def stream_shared(problem: Problem, config: Config) -> int:
     """Bytes of shared memory to ask for: what a block needs, or more.
 
-    Where all blocks have a place at once, a third one must not fit beside two: blocks of the next
-    kernel start early, and would crowd on the few multiprocessors that this one leaves idle.
+    Where all blocks have a place at once, a third one must not fit beside two, nor a second one
+    where nearly all have one: blocks of the next kernel start early, and would crowd on the few
+    multiprocessors that this one leaves idle.
     """
-    needed, most = config.shared_bytes(problem), max(config.blocks, 2)
+    needed = config.shared_bytes(problem)
     blocks = config.output_tiles(problem) * config.splits * matrices(problem)
     places = config.blocks * multiprocessors(problem.target)
     if problem.ragged or blocks > places or not can_overlap(problem.target):
         return needed
+    most = config.blocks if blocks > 0.9 * places else max(config.blocks, 2)
     of_all = shared_limit(problem.target) + _RESERVED
     return max(needed, of_all // (most + 1) - _RESERVED + 16)
 
 
+def _is_quick_together(problem: Problem) -> bool:
+    """Whether `wgmma` is quicker than `mma` for 5 to 8 rows: with few tiles it is, and the scaled
+    weights of these formats are exact."""
+    few = tiles_each(problem) < _FEW_TILES and 4 < problem.m <= _FEW_ROWS
+    return few and not problem.ragged and problem.w_kind.format.element == E2M1
+
+
 def _is_quick_alone(problem: Problem) -> bool:
-    """Whether `mma` is as quick as `wgmma`: up to 16 rows, and work for all, it is."""
-    few = not problem.ragged and problem.m <= 16
-    return few and problem.w_kind.format.element.bits <= 5 and fills(problem)
+    """Whether `mma` is quicker than `wgmma`, whose blocks have at least 128 rows of gate and up:
+    where those are too few, or others fill the GPU better."""
+    few = weight_tiles(problem) / 8 < 0.75 * multiprocessors(problem.target)
+    sevens = problem.m <= 16 and _blocks_of_sevens(problem, 16)
+    return problem.gated and not problem.ragged and bool(few or sevens)
 
 
 def _narrow_configs(problem: Problem) -> list[Config]:
@@ -88,7 +105,8 @@ def _narrow_configs(problem: Problem) -> list[Config]:
 def _configs_of_columns(problem: Problem, columns: int) -> list[Config]:
     format = problem.w_kind.format
     limit = shared_limit(problem.target) - STATIC_SHARED
-    found = _small_blocks(problem, columns) + _pairs_of_splits(problem, columns)
+    found = _with_table(problem, columns)
+    found += _small_blocks(problem, columns) + _pairs_of_splits(problem, columns)
     found += _blocks_of_groups(problem, columns) + _blocks_of_sevens(problem, columns)
     for tiles, row_warps in _tilings(problem, columns):
         legal = []
@@ -107,6 +125,39 @@ def _configs_of_columns(problem: Problem, columns: int) -> list[Config]:
         # Two blocks cover each other's waits; beyond that, long stages cost less than deep ones.
         found += sorted(legal, key=lambda config: -config.blocks)
     return found
+
+
+def tiles_each(problem: Problem) -> float:
+    """Of 16 rows of weights, for each multiprocessor."""
+    return weight_tiles(problem) / multiprocessors(problem.target)
+
+
+def _with_table(problem: Problem, columns: int) -> list[Config]:
+    """A table in shared memory, and one block to a multiprocessor, with as many rows as leave the
+    least to the busiest."""
+    format = problem.w_kind.format
+    tiles = tiles_each(problem)
+    short = 1 <= tiles < _SHORT / problem.k  # filling the table would take longer than it spares
+    if not format.is_codebook or problem.ragged or columns > _FEW_ROWS:
+        return []
+    if short and columns == 1 and format.element.bits in (3, 4):
+        return []
+    limit = shared_limit(problem.target)
+    if limit < _ROOMY:
+        return []
+    size = min(_TABLE_WARPS, key=lambda each: (ceil(tiles / each) * each, -each))
+    shapes = [
+        Config(columns, 2, size // 2, k_warps, 2, 256, 1, 1, shared_table=True)
+        for k_warps in (_TABLE_WARPS[size], _TABLE_WARPS[size] // 2)
+    ]
+    if size == 8 and columns <= 2 and format.element.bits > 2:  # two cover each other's waits
+        shapes.insert(0, Config(columns, 2, 2, 2, 2, 256, 2, 1, shared_table=True))
+    limit = shared_limit(problem.target)
+    return [
+        each
+        for each in shapes
+        if each.blocks * (each.shared_bytes(problem) + STATIC_SHARED) <= limit
+    ]
 
 
 def _small_blocks(problem: Problem, columns: int) -> list[Config]:
@@ -182,6 +233,8 @@ def _columns(problem: Problem) -> int:
     format = problem.w_kind.format
     if isinstance(format.element, Float) and format.element.specials == "ieee":
         rows = max(rows, 8)  # side by side, an infinite weight would meet the zeros of other blocks
+    if format == NVFP4 and 2 < rows <= 8 and "@" not in problem.x and _blocks_of_sevens(problem, 8):
+        rows = 8  # whose weights are scaled, instead of many sums
     # Two tiles a warp of so many columns would not fit into registers, and gating needs two.
     scaled = scales_weights(format, x_dtype(problem), 64)
     most = 32 if problem.gated and not scaled else _COLUMNS[-1]

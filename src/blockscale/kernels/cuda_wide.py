@@ -5,6 +5,8 @@ The measurements behind the rule are in docs/design/0003-cuda-decoding.md.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from blockscale.kernels.cuda_config import (
     STATIC_SHARED,
     Config,
@@ -18,7 +20,7 @@ from blockscale.runtime.cuda import can_cluster, has_wgmma, multiprocessors, sha
 
 _COLUMNS = (16, 24, 32, 48, 64, 96, 128)
 _MOST_SPLITS = 8  # blocks of a cluster
-_ENOUGH = 1.8  # see _sharing
+_ENOUGH, _NEARLY = 1.8, 3.5  # see _sharing
 _FEW_SUMS = 64  # columns times tiles of a warp, of which a multiprocessor holds 16 warps, else 8
 
 
@@ -40,13 +42,24 @@ def _sharing(problem: Problem, columns: int) -> float:
     return _warps(columns * tiles, problem) * tiles / max(weight_tiles(problem), 1)
 
 
-def fills(problem: Problem) -> bool:
-    """Whether there is a tile of weights for nearly every warp that the GPU has."""
-    return _sharing(problem, _columns(problem)) < _ENOUGH
-
-
 def _warps(sums: int, problem: Problem) -> int:
     return (16 if sums <= _FEW_SUMS else 8) * multiprocessors(problem.target)
+
+
+# Chunks and stages to try, the best first.
+_LONG = ((256, 3), (256, 2))
+_ANY = (*_LONG, (128, 3), (128, 2))
+_DEEP = ((256, 3),)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    tiles: int
+    row_warps: int
+    k_warps: int
+    splits: int | None  # as many as the GPU has room for
+    stages: tuple[tuple[int, int], ...] = _ANY
+    shared_table: bool = False
 
 
 def wide_configs(problem: Problem) -> list[Config]:
@@ -58,23 +71,66 @@ def wide_configs(problem: Problem) -> list[Config]:
     if not is_wide(problem):
         return []
     columns = _columns(problem)
-    share = _sharing(problem, columns)
-    least = 2 if problem.gated else 1
-    shapes: list[tuple[int, int, int, int | None]] = []  # tiles, row warps, k warps, splits
-    if columns > 64 and not problem.gated and share < 1.6:  # two tiles share what they read of x
-        shapes.append((2, 8, 1, 1 if share < 0.9 else 2))
-    elif share < _ENOUGH:
-        shapes.append((2 if problem.ragged else least, 8, 1, 1))
-    elif columns > 64:
-        shapes.append((least, 4, 2, None))
-    elif share < 3.5:
-        shapes.append((least, 8, 1, 2) if columns > 32 else (least, 4, 2, 1))
-    else:
-        shapes.append((least, 4, 4, None))
+    shapes = _with_table(problem, columns) + _by_fill(problem, columns)
     # What else may be worth measuring, or fits where the first ones do not.
-    shapes += [(least, 8, 1, 1), (least, 4, 2, 1), (least, 4, 4, 1), (least, 4, 1, 1)]
-    found = [_fit(problem, columns, *shape) for shape in dict.fromkeys(shapes)]
+    least = _least_tiles(problem)
+    shapes += [_Shape(least, rows, k, 1) for rows, k in ((8, 1), (4, 2), (4, 4), (4, 1))]
+    found = [_fit(problem, columns, shape) for shape in dict.fromkeys(shapes)]
     return list(dict.fromkeys(each for each in found if each is not None))
+
+
+def _least_tiles(problem: Problem) -> int:
+    """Of a warp: gate and up are two."""
+    return 2 if problem.gated else 1
+
+
+def _by_fill(problem: Problem, columns: int) -> list[_Shape]:
+    least, share = _least_tiles(problem), _sharing(problem, columns)
+    short = problem.w_kind.format.element.bits <= 5
+    if columns > 64:
+        if problem.gated or share >= 1.6:
+            return [_Shape(least, 8, 1, 1) if share < _ENOUGH else _Shape(least, 4, 2, None)]
+        return [_Shape(2, 8, 1, 1 if share < 0.9 else 2)]  # two tiles share what they read of x
+    if share < _ENOUGH:
+        if problem.ragged:
+            return [_Shape(2, 8, 1, 1)]
+        return _large_blocks(least, columns) if short else [_Shape(least, 8, 1, 1)]
+    if columns * least > _FEW_SUMS:
+        return [_Shape(least, 4, 2, None)]
+    if share < _NEARLY:
+        return [_Shape(least, 8, 2, 1) if columns > 32 else _Shape(least, 4, 2, 1)]
+    if columns > 32 and problem.k >= 4096 and not _can_split(problem):
+        return [_Shape(least, 8, 2, 2)]
+    return [_Shape(least, 4, 4, None)]
+
+
+def _large_blocks(least: int, columns: int, *, table: bool = False) -> list[_Shape]:
+    """One to a multiprocessor, whose many rows share what they read of x."""
+    most = _Shape(2, 8, 2, 1, _LONG, table)
+    fewer = [_Shape(least, 16, 1, 1, _DEEP, table), _Shape(2, 8, 1, 1, _LONG, table)]
+    return [most, *fewer] if columns <= 32 else fewer
+
+
+def _with_table(problem: Problem, columns: int) -> list[_Shape]:
+    """Where a table in shared memory pays, and leaves room for long stages."""
+    format = problem.w_kind.format
+    if not format.is_codebook or problem.ragged or columns > 64:
+        return []
+    least, share = _least_tiles(problem), _sharing(problem, columns)
+    if share < _ENOUGH:
+        return _large_blocks(least, columns, table=True)
+    if share < _NEARLY:
+        return [_Shape(least, 8, 2, 1, _LONG, shared_table=True)]
+    if columns <= 16 and not _can_split(problem):
+        return [_Shape(least, 4, 4, 1, _LONG, shared_table=True)]
+    if columns <= 32 and format.element.bits == 5 and not _can_split(problem):
+        return [_Shape(least, 8, 2, 2, _LONG, shared_table=True)]
+    return []
+
+
+def _can_split(problem: Problem) -> bool:
+    """Whether so few blocks of 64 rows leave room for twice as many, and k for both."""
+    return _most_splits(problem, 4 * _least_tiles(problem), 4 * 256) > 1
 
 
 def _most_splits(problem: Problem, tiles: int, share: int) -> int:
@@ -87,35 +143,33 @@ def _most_splits(problem: Problem, tiles: int, share: int) -> int:
     return splits
 
 
-def _fit(
-    problem: Problem, columns: int, tiles: int, row_warps: int, k_warps: int, splits: int | None
-) -> Config | None:
-    """With the longest and most stages that leave room for as many blocks as registers do; split in
-    as many as the GPU has room for, if no number is given."""
-    limit = shared_limit(problem.target) - STATIC_SHARED
-    warps = 16 if columns * tiles <= _FEW_SUMS else 8
-    if row_warps * k_warps > warps:
+def _fit(problem: Problem, columns: int, shape: _Shape) -> Config | None:
+    """With the longest and most stages that leave room for as many blocks as registers do."""
+    limit = shared_limit(problem.target)
+    warps = 16 if columns * shape.tiles <= _FEW_SUMS else 8
+    if shape.row_warps * shape.k_warps > warps:
         return None
-    for blocks in range(warps // (row_warps * k_warps), 0, -1):
-        for chunk, stages in ((256, 3), (256, 2), (128, 3), (128, 2)):
+    for blocks in range(warps // (shape.row_warps * shape.k_warps), 0, -1):
+        for chunk, stages in shape.stages:
             if columns > 64 and chunk > 128:
                 continue
-            share = chunk * k_warps  # k that a block takes at a time
-            split = splits or _most_splits(problem, tiles * row_warps, share)
+            share = chunk * shape.k_warps  # k that a block takes at a time
+            split = shape.splits or _most_splits(problem, shape.tiles * shape.row_warps, share)
             if split * share > problem.k or not can_cluster(problem.target):
                 split = 1
             config = Config(
                 columns=columns,
-                tiles=tiles,
-                row_warps=row_warps,
-                k_warps=k_warps,
+                tiles=shape.tiles,
+                row_warps=shape.row_warps,
+                k_warps=shape.k_warps,
                 stages=stages,
                 chunk=chunk,
                 blocks=blocks,
                 splits=split,
                 wide=True,
                 cluster=split > 1,
+                shared_table=shape.shared_table,
             )
-            if blocks * (config.shared_bytes(problem) + STATIC_SHARED) <= limit + STATIC_SHARED:
+            if blocks * (config.shared_bytes(problem) + STATIC_SHARED) <= limit:
                 return config
     return None

@@ -32,19 +32,19 @@ BLOCKS = 8  # whose scales stand together
 def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int, int]:
     """Which bit of which word of a lane holds bit `bit` of code `value` of step `step`.
 
-    Tables of bytes are looked up four at a time: an index of three bits has a nibble of its own,
-    and a bit beyond that stands at the top of a byte, where a mask finds it. Floats are shifted to
+    A code of a table has a nibble of its own, beside that of its pair: bytes of tables are looked
+    up by nibbles, and pairs of values by a byte. Two of 2 bits, of neighbouring pairs, share one. A
+    fifth bit is the sign. Floats are shifted to
     where a 16-bit float has its fields: those of a pair stand in the same bits of the two halves of
     a word, and some signs where the shift of the other bits brings them home too.
     """
-    byte = 8 * value + 7 if value < 4 else 8 * (value - 4) + 3
     pair, half = divmod(value, 2)
+    if folded and bits == 4 and bit == 3 and step % 2:
+        return step, 8 * (value % 4) + 7 - 4 * (value // 4)
     if folded and bits in (4, 5):
-        if bit < 3:
-            return step, 4 * value + bit
-        return (step, byte) if bit == 3 else (4, 8 * (value % 4) + 7 - 2 * step - value // 4)
+        return (step, 4 * value + bit) if bit < 4 else (4, 16 * half + 4 * step + pair)
     if bits == 2:
-        return step // 2, 4 * value + 2 * (step % 2) + bit
+        return step // 2, 16 * (step % 2) + 8 * (pair // 2) + 4 * half + 2 * (pair % 2) + bit
     if bits == 3:
         return (step, 4 * value + bit) if step < 3 else (bit, 4 * value + 3)
     if bits == 4:

@@ -314,6 +314,7 @@ def _specialised(
         "BS_MIN_BLOCKS": config.blocks,
         "BS_WIDE": int(config.wide),
         "BS_CLUSTER": int(config.cluster),
+        "BS_SHARED_TABLE": int(config.shared_table),
     }
     if "@" in x:
         coded = parse_kind(x).format
