@@ -185,14 +185,17 @@ def _blocks_of_groups(problem: Problem, columns: int) -> list[Config]:
         return []
     row_warps, k_warps = (4, 1) if fill >= 2 else (2, 2)
     short = problem.k <= 512 and (columns == 8 or format.block == 16)
-    chunk = 128 if short else 256
+    tiles, chunk = 2, 128 if short else 256
     limit = shared_limit(problem.target)
     if short:
         most = 5 if columns == 4 or format.element.bits == 5 else 6
     else:
-        most = 4 if columns == 8 else 5
+        most = 4 if columns == 8 and not format.is_codebook else 5
+    if format.is_codebook and problem.k <= 512 and columns in (4, 8) and fill >= 4:
+        # Decoding takes long: tiles that share what they read of x.
+        columns, tiles, chunk, most = 8, 4, 128, 4
     for blocks in range(most, 1, -1):
-        config = Config(columns, 2, row_warps, k_warps, 2, chunk, blocks, 1)
+        config = Config(columns, tiles, row_warps, k_warps, 2, chunk, blocks, 1)
         if blocks * (config.shared_bytes(problem) + STATIC_SHARED) <= limit:
             return [config]
     return []
