@@ -341,10 +341,11 @@ PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *nam
   PyObject *stream_arguments, *empty, *sizes, *options;
   unsigned long long entry, function;
   if (!PyArg_ParseTupleAndKeywords(
-          positional, named, "OOOOSnnnnOKKSSO!LO!OO!OO!O!", const_cast<char **>(names), &key, &kept, &x, &bias,
-          &arguments, &call->x_at, &call->x_stride_at, &call->out_at, &call->bias_at, &x_map, &entry, &function,
-          &config, &attributes, &PyTuple_Type, &counted, &call->version, &PyTuple_Type, &questions, &stream,
-          &PyTuple_Type, &stream_arguments, &empty, &PyTuple_Type, &sizes, &PyDict_Type, &options)) {
+          positional, named, "OOOOSnnnnOKKSSO!LO!OO!OO!O!", const_cast<char **>(names), &key, &kept, &x,
+          &bias, &arguments, &call->x_at, &call->x_stride_at, &call->out_at, &call->bias_at, &x_map, &entry,
+          &function, &config, &attributes, &PyTuple_Type, &counted, &call->version, &PyTuple_Type,
+          &questions, &stream, &PyTuple_Type, &stream_arguments, &empty, &PyTuple_Type, &sizes,
+          &PyDict_Type, &options)) {
     return nullptr;
   }
   const auto hold = [](PyObject **member, PyObject *object) {
