@@ -30,9 +30,9 @@ run_quickly: Callable[[list[Any], Tensor, Tensor | None], Tensor | None] | None 
 def keep_quick_call(
     calls: list[Any], key: Hashable, plan: Plan, x: Tensor, bias: Tensor | None
 ) -> None:
-    """Among `calls`, if there can be one; `plan` has just served x and bias."""
+    """Among `calls`, if there can be one, for `run_quickly`; `plan` has just served x and bias."""
     version = getattr(plan.launch, "settled_version", None)
-    if run_quickly is None or version is None:
+    if version is None:
         return
     for each in calls:
         if each.kept is plan and each.version == version:

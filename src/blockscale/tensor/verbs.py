@@ -222,7 +222,7 @@ def _run(
             if plan is not None and plan.is_current:
                 planned = plan(_planned(x), tuple(biases), group_sizes)
                 asked = x_format or out_dtype or activation or group_sizes is not None
-                if not asked and isinstance(x, Tensor):
+                if _run_quickly is not None and not asked and isinstance(x, Tensor):
                     ops.keep_quick_call(weights[0].quick_calls, key, plan, x, biases[0])
                 return planned
     call = _call(
@@ -272,7 +272,7 @@ _run_quickly, _is_compiling = ops.run_quickly, torch.compiler.is_compiling
 
 def _quick(x: Tensor | QTensor, w: QTensor, bias: Tensor | None) -> Tensor | None:
     """A call like one before it; None where it takes more than that."""
-    if _is_compiling() or _run_quickly is None or w.__class__ is not QTensor:
+    if _run_quickly is None or _is_compiling() or w.__class__ is not QTensor:
         return None
     return _run_quickly(w.quick_calls, x, bias)  # type: ignore[arg-type]  # x may be anything
 
