@@ -10,7 +10,8 @@ python=${1:-python3}
 build=${2:-build/sanitize}
 left_out="e3m3 or e5m2 or mxfp6_e2m3 or bnb_fp4 or kbit4_block128 or every_magnitude or -mse"
 
-cmake -S csrc -B "$build" -DBLOCKSCALE_SANITIZE=ON
+cmake -S csrc -B "$build" -DBLOCKSCALE_SANITIZE=ON \
+  -DPython3_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')"
 cmake --build "$build" --parallel
 
 library() { "${CXX:-c++}" -print-file-name="$1"; }
@@ -18,8 +19,10 @@ LD_PRELOAD="$(library libasan.so) $(library libstdc++.so.6)" # the second for to
 ASAN_OPTIONS=detect_leaks=0 # Python's and torch's are not ours
 UBSAN_OPTIONS=print_stacktrace=1
 BLOCKSCALE_NATIVE=$(realpath "$build")/libblockscale_cpu.so
+BLOCKSCALE_QUICK_CALL=$(realpath "$build")/_quick_call.abi3.so
 PYTHONPATH=tools
-export PYTHONPATH LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE
+export PYTHONPATH LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE BLOCKSCALE_QUICK_CALL
 exec "$python" -m pytest -q --capture=no -p no:cacheprovider -p malloc_memory \
   tests/kernels/test_cpu_matmul.py tests/kernels/test_int8_activations.py \
-  tests/kernels/test_cpu_quantize.py tests/layouts/test_lanes.py -k "not ($left_out)"
+  tests/kernels/test_cpu_quantize.py tests/layouts/test_lanes.py tests/kernels/test_quick_call.py \
+  -k "not ($left_out)"

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 import blockscale as bs
+from blockscale.runtime import load_quick_call
+from blockscale.tensor import verbs
 
+WITHOUT = load_quick_call() if isinstance(load_quick_call(), str) else ""
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -86,3 +89,42 @@ def test_many_rows_from_a_thread_that_has_not_used_cuda():
     expected = bs.matmul(x, w)
     with ThreadPoolExecutor(1) as pool:
         assert torch.equal(pool.submit(bs.matmul, x.clone(), w).result(), expected)
+
+
+@pytest.mark.skipif(bool(WITHOUT), reason=WITHOUT)
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (8,), (2, 20)], ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+def test_calls_are_repeated_without_python(shape, biased, monkeypatch):
+    w = bs.quantize(torch.randn(4096, 2048), bs.NVFP4).prepare("cuda")
+    x = torch.randn(*shape, 2048, device="cuda").bfloat16()
+    bias = torch.randn(4096, device="cuda") if biased else None
+    first = bs.linear(x, w, bias)
+    for _ in range(3):
+        bs.linear(x, w, bias)
+    (plan,) = w.plans.values()
+    if plan.launch._grid[1] > plan.launch._cluster:
+        assert not w.quick_calls
+        pytest.skip("sums go through memory here, which is left to Python")
+    assert len(w.quick_calls) == 1
+
+    def python(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(verbs, "_run", python)
+    for _ in range(20):
+        assert torch.equal(bs.linear(x, w, bias), first)
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        second = bs.linear(x, w, bias)
+    other.synchronize()
+    assert torch.equal(second, first)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        last = bs.linear(x, w, bias)
+    last.zero_()
+    graph.replay()
+    assert torch.equal(last, first)
+    w.scale.copy_(w.scale)
+    with pytest.raises(AssertionError):
+        bs.linear(x, w, bias)

@@ -16,7 +16,14 @@ from blockscale.cli.tuned import summary as summary_of_tuned
 from blockscale.formats import CATALOGUE
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
-from blockscale.runtime import VARIABLES, describe_device, devices, load_native, target_of
+from blockscale.runtime import (
+    VARIABLES,
+    describe_device,
+    devices,
+    load_native,
+    load_quick_call,
+    target_of,
+)
 from blockscale.runtime.cuda import driver_version, load_nvrtc, open_cache
 
 _PACKAGES = (
@@ -41,6 +48,7 @@ def doctor() -> None:
     console.print(f"{'CUDA driver':13s} {_driver()}", highlight=False)
     console.print(f"{'CUDA kernels':13s} {_cached()}", highlight=False)
     console.print(f"{'native CPU':13s} {_native()}", highlight=False)
+    console.print(f"{'quick call':13s} {_quick_call()}", highlight=False)
     console.print(f"{'tuned':13s} {summary_of_tuned()}", highlight=False)
     for device in devices():
         console.print()
@@ -60,6 +68,11 @@ def _version(name: str) -> str:
 def _native() -> str:
     loaded = load_native()
     return loaded if isinstance(loaded, str) else f"{loaded.isa}, {loaded.path}"
+
+
+def _quick_call() -> str:
+    loaded = load_quick_call()
+    return f"{loaded}; calls go through Python" if isinstance(loaded, str) else loaded.__file__
 
 
 def _nvrtc() -> str:

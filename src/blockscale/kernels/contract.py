@@ -25,18 +25,39 @@ and one whose launches should cost the host little
     Launch(problem, config, weights)    all that does not change between calls on the same weights;
                                         called with (x, biases, group_sizes, out)
 
+    its settled_version, quick(bias)    optional: see `QuickLaunch`
+
 A config with a true `quantizes_x` takes plain rows where x of the problem is quantised, and rounds
 them itself, to the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from blockscale.problem import Problem
+
+
+class QuickLaunch(NamedTuple):
+    """What launches share while their weights are of one version: csrc/quick_call.cpp adds x, bias
+    and out, and makes them. Launches that share less have no such thing."""
+
+    arguments: bytes  # the kernel's
+    x_at: int  # where in these the addresses of x, out and bias and the stride of x are
+    x_stride_at: int
+    out_at: int
+    bias_at: int
+    x_map: Callable[[int, int], bytes] | None  # by address and stride; comes first in `arguments`
+    launch: int  # see runtime.cuda.functions.Prepared
+    function: int
+    config: bytes
+    attributes: bytes
+    counted: tuple[Tensor, ...]  # the sum of whose versions is:
+    version: int
+    device_index: int
 
 
 class Parts(NamedTuple):

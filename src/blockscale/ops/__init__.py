@@ -16,6 +16,7 @@ from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.plan import Plan, make_plan
 from blockscale.ops.quantize import repack
+from blockscale.ops.quick import keep_quick_call, run_quickly
 from blockscale.ops.tuning.report import Tuning
 from blockscale.ops.tuning.sources import source_hash
 from blockscale.ops.tuning.stored import machine_of
@@ -52,6 +53,7 @@ __all__ = [
     "grouped_gated_matmul",
     "grouped_matmul",
     "is_unobserved",
+    "keep_quick_call",
     "machine_of",
     "make_plan",
     "matmul",
@@ -60,6 +62,7 @@ __all__ = [
     "quantize",
     "repack",
     "run_checked",
+    "run_quickly",
     "source_hash",
     "tune",
 ]

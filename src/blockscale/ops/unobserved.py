@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -14,6 +14,15 @@ _is_tracing = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _transform = torch._C._functorch.peek_interpreter_stack
+
+
+# Everything below but for the compiler, gradients and subclasses: callable, arguments, answer.
+QUESTIONS: tuple[tuple[Callable[..., object], tuple[object, ...], object], ...] = (
+    (_is_tracing, (), False),
+    (_dispatch_modes, (), 0),
+    (_function_modes, (), 0),
+    (_transform, (), None),
+)
 
 
 def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:

@@ -2,11 +2,12 @@
 
 from blockscale.runtime import native, tuned
 from blockscale.runtime.ceilings import Ceilings, ceilings
-from blockscale.runtime.determinism import deterministic, is_deterministic
+from blockscale.runtime.determinism import ask_deterministic, deterministic, is_deterministic
 from blockscale.runtime.environment import VARIABLES, checks_enabled, tuned_enabled
 from blockscale.runtime.identity import device_names
 from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native import Native, load_native
+from blockscale.runtime.quick_call import load_quick_call
 from blockscale.runtime.target import (
     describe_device,
     devices,
@@ -19,6 +20,7 @@ __all__ = [
     "VARIABLES",
     "Ceilings",
     "Native",
+    "ask_deterministic",
     "available_memory",
     "ceilings",
     "checks_enabled",
@@ -29,6 +31,7 @@ __all__ = [
     "emulates_bfloat16",
     "is_deterministic",
     "load_native",
+    "load_quick_call",
     "native",
     "resolve_device",
     "target_of",

@@ -21,3 +21,6 @@ def deterministic() -> Iterator[None]:
 
 def is_deterministic() -> bool:
     return _deterministic.get()
+
+
+ask_deterministic = _deterministic.get  # for C code, which asks at every call; not traceable

@@ -16,6 +16,8 @@ VARIABLES = {
     "BLOCKSCALE_ISA": "scalar, avx2, avx512 or amx: the instruction set of the native CPU kernels; "
     "by default the best that the CPU has",
     "BLOCKSCALE_NATIVE": "path of the native CPU library, or 0 to do without it",
+    "BLOCKSCALE_QUICK_CALL": "path of the extension that repeats calls on a GPU at a lower cost to "
+    "the host, or 0 to do without it",
     "BLOCKSCALE_TUNED": "0: do without what tuning has found, and choose by rule",
 }
 
@@ -60,6 +62,10 @@ def isa_override() -> str | None:
 
 def native_override() -> str | None:
     return os.environ.get("BLOCKSCALE_NATIVE") or None
+
+
+def quick_call_override() -> str | None:
+    return os.environ.get("BLOCKSCALE_QUICK_CALL") or None
 
 
 def tuned_enabled() -> bool:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 from ctypes import Structure, byref, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import NamedTuple
 
 from blockscale.runtime.environment import isa_override, native_override
+from blockscale.runtime.installed import installed_file
 
 ABI_VERSION = 6
 ISAS = ("scalar", "avx2", "avx512", "amx")
@@ -197,7 +197,7 @@ def load_native() -> Native | str:
     override = native_override()
     if override == "0":
         return "BLOCKSCALE_NATIVE=0 turns it off"
-    path = Path(override) if override else _installed_path()
+    path = Path(override) if override else installed_file(_FILE)
     if path is None or not path.exists():
         where = f" ({override} does not exist)" if override else ""
         return f"no native library was built{where}: reinstall from source with a C++17 compiler"
@@ -214,18 +214,6 @@ def load_native() -> Native | str:
     if asked not in ISAS[: ISAS.index(best) + 1]:
         return f"BLOCKSCALE_ISA={asked}: this CPU has {', '.join(ISAS[: ISAS.index(best) + 1])}"
     return Native(library, path, asked)
-
-
-def _installed_path() -> Path | None:
-    """Beside this file in a wheel; where the installer put it for an editable install."""
-    beside = Path(__file__).with_name(_FILE)
-    if beside.exists():
-        return beside
-    try:
-        installed = files("blockscale") or []
-    except PackageNotFoundError:
-        return None
-    return next((Path(str(file.locate())) for file in installed if file.name == _FILE), None)
 
 
 __all__ = [

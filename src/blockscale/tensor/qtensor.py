@@ -118,6 +118,11 @@ class QTensor:
         """Of calls with this tensor as the weight: see `ops.plan`."""
         return {}
 
+    @cached_property
+    def quick_calls(self) -> list[Any]:
+        """Likewise: see `ops.quick`."""
+        return []
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles take the tensor alone, not what was found out about it."""
         return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -30,6 +30,10 @@ def matmul(
                     one tensor scale per row or the given `x_tensor_scale`
     out_dtype       x's by default; bfloat16 where x is a QTensor
     """
+    if x_format is None and x_tensor_scale is None and out_dtype is None:
+        y = _quick(x, w, None)
+        if y is not None:
+            return y
     return _run(
         x, [w], [None], x_format=x_format, x_tensor_scale=x_tensor_scale, out_dtype=out_dtype
     )
@@ -45,6 +49,10 @@ def linear(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """x @ w.T + bias; bias [n], or [l, n] for a batch of weights."""
+    if x_format is None and x_tensor_scale is None and out_dtype is None:
+        y = _quick(x, w, bias)
+        if y is not None:
+            return y
     return _run(
         x, [w], [bias], x_format=x_format, x_tensor_scale=x_tensor_scale, out_dtype=out_dtype
     )
@@ -212,7 +220,11 @@ def _run(
         if key is not None:
             plan = weights[0].plans.get(key)
             if plan is not None and plan.is_current:
-                return plan(_planned(x), tuple(biases), group_sizes)
+                planned = plan(_planned(x), tuple(biases), group_sizes)
+                asked = x_format or out_dtype or activation or group_sizes is not None
+                if _run_quickly is not None and not asked and isinstance(x, Tensor):
+                    ops.keep_quick_call(weights[0].quick_calls, key, plan, x, biases[0])
+                return planned
     call = _call(
         x,
         weights,
@@ -252,6 +264,17 @@ def _run(
         call.out_dtype,
     )
     return y
+
+
+# Asked at every call, so found once.
+_run_quickly, _is_compiling = ops.run_quickly, torch.compiler.is_compiling
+
+
+def _quick(x: Tensor | QTensor, w: QTensor, bias: Tensor | None) -> Tensor | None:
+    """A call like one before it; None where it takes more than that."""
+    if _run_quickly is None or _is_compiling() or w.__class__ is not QTensor:
+        return None
+    return _run_quickly(w.quick_calls, x, bias)  # type: ignore[arg-type]  # x may be anything
 
 
 _MOST_PLANS = 256  # kept with a weight: more would be shapes that do not come back

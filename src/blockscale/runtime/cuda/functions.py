@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import addressof, byref, c_int, c_void_p
 from threading import Lock
+from typing import NamedTuple
 
 import torch
 
@@ -31,6 +32,15 @@ _STATIC_SHARED, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 3, 4, 8
 _Shape = tuple[tuple[int, int, int], int, int, int, bool, int]
 _Kept = tuple[int, LaunchConfig, "ctypes.Array[LaunchAttribute]"]  # address of what follows
 _MOST_CONFIGS = 1024  # kept of a function: more would be shapes that do not come back
+
+
+class Prepared(NamedTuple):
+    """A launch for others to make: they add stream and arguments, and where the attributes are."""
+
+    launch: int  # address of cuLaunchKernelEx
+    function: int
+    config: bytes  # a LaunchConfig
+    attributes: bytes
 
 
 class Function:
@@ -92,6 +102,14 @@ class Function:
                 status = self._launch(*facts)
         if status:
             check(status, f"{self.build}: grid {grid}, {threads} threads, {shared} shared bytes")
+
+    def prepared(
+        self, grid: tuple[int, int, int], threads: int, shared: int, overlap: bool, cluster: int
+    ) -> Prepared:
+        """Of launches as `launch` makes them."""
+        _, config, attributes = self._configure((grid, threads, shared, 0, overlap, cluster))
+        address = ctypes.cast(self._launch, c_void_p).value or 0
+        return Prepared(address, self._handle, bytes(config), bytes(attributes))
 
     def _configure(self, shape: _Shape) -> _Kept:
         grid, threads, shared, stream, overlap, cluster = shape

@@ -1,0 +1,455 @@
+// The next call of a product on a GPU, as Python has made it before: checked, launched and returned
+// without Python in between, which costs the host more than the launch does.
+//
+// A QuickCall holds what a settled plan has found out (see blockscale/ops/quick.py). `run` looks through
+// those of a weight for one that agrees with the call in everything. Where none does it returns None:
+// Python then takes the call, with every check and every error message, and makes another QuickCall where
+// it can.
+//
+// Only CPython's limited API is used, and of torch the table of C functions that DLPack defines: one file
+// serves every Python from 3.10 on and every torch.
+
+#include <Python.h>
+#include <structmember.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+
+namespace {
+
+constexpr int kVersion = 1;  // that runtime/quick_call.py asks for
+constexpr int kMostDimensions = 8;
+constexpr Py_ssize_t kMostArgumentBytes = 4096;  // that a kernel takes
+constexpr int64_t kCopied = 16;                  // bytes of x that the kernel copies at a time
+
+// --- DLPack 1, as torch.Tensor.__dlpack_c_exchange_api__ offers it -------------------------------
+
+struct Kind {
+  int32_t device_type, device_index, dimensions;
+  uint8_t code, bits;
+  uint16_t lanes;
+};
+
+struct View {
+  char *data;
+  Kind kind;
+  int64_t *shape, *strides;  // the tensor's own: to be read before anything else runs
+  uint64_t byte_offset;
+};
+
+struct Exchange {
+  uint32_t major, minor;
+  void *older;
+  void *allocate, *own, *adopt;
+  int (*view)(void *tensor, View *view);
+  void *stream;
+};
+
+// --- the driver's --------------------------------------------------------------------------------
+
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared_bytes;
+  void *stream, *attributes;
+  unsigned attribute_count;
+};
+
+using Launch = int (*)(const LaunchConfig *config, void *function, void **parameters, void **extra);
+
+// --- what `use` was told: the same for every call ------------------------------------------------
+
+int (*view_of)(void *tensor, View *view) = nullptr;
+PyObject *tensor_type = nullptr, *parameter_type = nullptr, *is_grad_enabled = nullptr;
+PyObject *requires_grad_name = nullptr, *version_name = nullptr;
+PyTypeObject *quick_call_type = nullptr;
+
+// A tensor of some kind and shape.
+struct Facts {
+  Kind kind;
+  int64_t shape[kMostDimensions];
+
+  bool agree(const View &seen) const {
+    return !std::memcmp(&kind, &seen.kind, sizeof kind) &&
+           !std::memcmp(shape, seen.shape, sizeof(int64_t) * kind.dimensions);
+  }
+};
+
+struct QuickCall {
+  PyObject_HEAD
+  PyObject *key;                       // by which Python finds it
+  PyObject *kept;                      // what must live as long
+  PyObject *arguments;                 // bytes: the kernel's, but for what follows
+  Py_ssize_t x_at, x_stride_at, out_at, bias_at;
+  PyObject *x_map;                     // (address, stride) -> bytes, which come first; or None
+  PyObject *config, *attributes;       // bytes
+  PyObject *counted;                   // weights, whose versions have this sum:
+  long long version;
+  PyObject *questions;                 // (callable, arguments, answer), each
+  PyObject *stream, *stream_arguments;
+  PyObject *empty, *sizes, *options;   // make the result
+  Launch launch;
+  void *function;
+  Facts x, bias;
+  bool has_bias;
+};
+
+// Frees at the end of a scope.
+struct Owned {
+  PyObject *object;
+  explicit Owned(PyObject *object) : object(object) {}
+  Owned(const Owned &) = delete;
+  Owned &operator=(const Owned &) = delete;
+  ~Owned() { Py_XDECREF(object); }
+  explicit operator bool() const { return object != nullptr; }
+};
+
+enum class Answer { kYes, kNo, kError };
+
+// A tensor that cannot be described is left to Python, whose error names it.
+bool look(PyObject *tensor, View *seen) {
+  if (view_of(tensor, seen)) {
+    PyErr_Clear();
+    return false;
+  }
+  seen->data += seen->byte_offset;
+  return seen->kind.dimensions <= kMostDimensions;
+}
+
+bool is_plain(PyObject *tensor) {
+  PyObject *type = reinterpret_cast<PyObject *>(Py_TYPE(tensor));
+  return type == tensor_type || type == parameter_type;
+}
+
+bool is_contiguous(const View &seen) {
+  int64_t stride = 1;
+  for (int d = seen.kind.dimensions - 1; d >= 0; --d) {
+    if (seen.shape[d] != 1 && seen.strides[d] != stride) return false;
+    stride *= seen.shape[d];
+  }
+  return true;
+}
+
+// How far apart the rows of x are, taken as a matrix; false where it would have to be copied. A matrix is
+// taken as it is; of other shapes, a stride along which there is one index says nothing: as in
+// Tensor.reshape.
+bool row_stride(const View &seen, int64_t *stride) {
+  const int last = seen.kind.dimensions - 1;
+  if (last < 0 || seen.strides[last] != 1) return false;
+  if (last == 1) {
+    *stride = seen.strides[0];
+    return true;
+  }
+  int64_t rows = 1;
+  *stride = seen.shape[last];
+  for (int d = last - 1; d >= 0; --d) {
+    if (seen.shape[d] == 1) continue;
+    if (rows == 1) {
+      *stride = seen.strides[d];
+    } else if (seen.strides[d] != rows * *stride) {
+      return false;
+    }
+    rows *= seen.shape[d];
+  }
+  return true;
+}
+
+// Whether 16 bytes can be copied at a time, and rows are apart where the hardware is told of all of them.
+bool is_copyable(const View &seen, int64_t stride, bool mapped) {
+  const int64_t bytes = seen.kind.bits / 8;
+  if (reinterpret_cast<uintptr_t>(seen.data) % kCopied || stride * bytes % kCopied) return false;
+  return !mapped || stride >= seen.shape[seen.kind.dimensions - 1];
+}
+
+Answer truth(PyObject *answer) {
+  const Owned held(answer);
+  const int value = held ? PyObject_IsTrue(answer) : -1;
+  return value < 0 ? Answer::kError : value ? Answer::kYes : Answer::kNo;
+}
+
+// Whether autograd has to see the call.
+Answer needs_gradient(PyObject *x, PyObject *bias) {
+  const Answer enabled = truth(PyObject_CallObject(is_grad_enabled, nullptr));
+  if (enabled != Answer::kYes) return enabled;
+  const Answer of_x = truth(PyObject_GetAttr(x, requires_grad_name));
+  if (of_x != Answer::kNo || bias == Py_None) return of_x;
+  return truth(PyObject_GetAttr(bias, requires_grad_name));
+}
+
+// Whether everything that was asked when the call was made is answered as it was. Answers are singletons.
+Answer still_holds(const QuickCall *call) {
+  const Py_ssize_t count = PyTuple_Size(call->questions);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject *question = PyTuple_GetItem(call->questions, i);
+    PyObject *found = PyObject_Call(PyTuple_GetItem(question, 0), PyTuple_GetItem(question, 1), nullptr);
+    if (!found) return Answer::kError;
+    const bool same = found == PyTuple_GetItem(question, 2);
+    Py_DECREF(found);
+    if (!same) return Answer::kNo;
+  }
+  return Answer::kYes;
+}
+
+// Whether torch has left the weights as they were.
+Answer weights_are_unchanged(const QuickCall *call) {
+  long long version = 0;
+  const Py_ssize_t count = PyTuple_Size(call->counted);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const Owned of_one(PyObject_GetAttr(PyTuple_GetItem(call->counted, i), version_name));
+    if (!of_one) return Answer::kError;
+    const long long value = PyLong_AsLongLong(of_one.object);
+    if (value == -1 && PyErr_Occurred()) return Answer::kError;
+    version += value;
+  }
+  return version == call->version ? Answer::kYes : Answer::kNo;
+}
+
+bool add_map(const QuickCall *call, char *arguments, const char *data, int64_t stride) {
+  const Owned map(PyObject_CallFunction(call->x_map, "KL", static_cast<unsigned long long>(
+      reinterpret_cast<uintptr_t>(data)), static_cast<long long>(stride)));
+  char *bytes;
+  Py_ssize_t size;
+  if (!map || PyBytes_AsStringAndSize(map.object, &bytes, &size)) return false;
+  if (size > call->x_at) {
+    PyErr_SetString(PyExc_ValueError, "a map of x that does not fit");
+    return false;
+  }
+  std::memcpy(arguments, bytes, size);
+  return true;
+}
+
+// The driver's status. Without the GIL: a launch waits where the queue of launches is full.
+int launch(const QuickCall *call, void *stream, char *arguments) {
+  LaunchConfig config;
+  std::memcpy(&config, PyBytes_AsString(call->config), sizeof config);
+  config.stream = stream;
+  if (config.attribute_count) config.attributes = PyBytes_AsString(call->attributes);
+  void *parameters[] = {arguments};
+  int status;
+  Py_BEGIN_ALLOW_THREADS
+  status = call->launch(&config, call->function, parameters, nullptr);
+  Py_END_ALLOW_THREADS
+  return status;
+}
+
+template <class Value>
+void put(char *arguments, Py_ssize_t at, Value value) {
+  static_assert(sizeof(Value) == 8, "as `new_quick_call` has checked");
+  std::memcpy(arguments + at, &value, sizeof value);
+}
+
+// The result; null without an error where the call is not like this one.
+PyObject *attempt(const QuickCall *call, PyObject *x, PyObject *bias) {
+  View of_x, of_bias;
+  int64_t stride;
+  const bool mapped = call->x_map != Py_None;
+  if (call->has_bias != (bias != Py_None) || !look(x, &of_x) || !call->x.agree(of_x)) return nullptr;
+  if (!row_stride(of_x, &stride) || !is_copyable(of_x, stride, mapped)) return nullptr;
+  if (call->has_bias) {
+    if (!look(bias, &of_bias) || !call->bias.agree(of_bias) || !is_contiguous(of_bias)) return nullptr;
+  }
+  // From here on Python may run, and only the tensors' addresses are used.
+  if (needs_gradient(x, bias) != Answer::kNo) return nullptr;
+  if (still_holds(call) != Answer::kYes || weights_are_unchanged(call) != Answer::kYes) return nullptr;
+
+  alignas(64) char arguments[kMostArgumentBytes];
+  std::memcpy(arguments, PyBytes_AsString(call->arguments), PyBytes_Size(call->arguments));
+  put(arguments, call->x_at, of_x.data);
+  put(arguments, call->x_stride_at, stride);
+  if (call->has_bias) put(arguments, call->bias_at, of_bias.data);
+  if (mapped && !add_map(call, arguments, of_x.data, stride)) return nullptr;
+  const Owned handle(PyObject_Call(call->stream, call->stream_arguments, nullptr));
+  if (!handle) return nullptr;
+  void *stream = PyLong_AsVoidPtr(handle.object);
+  if (!stream && PyErr_Occurred()) return nullptr;
+
+  PyObject *out = PyObject_Call(call->empty, call->sizes, call->options);
+  if (!out) return nullptr;
+  View of_out;
+  if (look(out, &of_out)) {
+    put(arguments, call->out_at, of_out.data);
+    if (!launch(call, stream, arguments)) return out;
+  }
+  Py_DECREF(out);  // nothing was launched: Python does it again, and says what is wrong
+  return nullptr;
+}
+
+// run(calls, x, bias): the result, or None.
+PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
+  if (count != 3 || !PyList_Check(arguments[0]) || !view_of) {
+    PyErr_SetString(PyExc_TypeError, "run(list of QuickCalls, x, bias), after use(...)");
+    return nullptr;
+  }
+  PyObject *calls = arguments[0], *x = arguments[1], *bias = arguments[2];
+  if (is_plain(x) && (bias == Py_None || is_plain(bias))) {
+    // Other threads may change the list meanwhile.
+    for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
+      PyObject *call = PyList_GetItem(calls, i);
+      if (Py_TYPE(call) != quick_call_type) {
+        PyErr_SetString(PyExc_TypeError, "a list of something else than QuickCalls");
+        return nullptr;
+      }
+      Py_INCREF(call);
+      PyObject *out = attempt(reinterpret_cast<QuickCall *>(call), x, bias);
+      Py_DECREF(call);
+      if (out || PyErr_Occurred()) return out;
+    }
+  }
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+
+// --- making one ----------------------------------------------------------------------------------
+
+bool describe(PyObject *tensor, Facts *facts) {
+  View seen;
+  if (!view_of || !is_plain(tensor) || !look(tensor, &seen)) {
+    PyErr_SetString(PyExc_TypeError, "not a plain tensor, or `use` was not called");
+    return false;
+  }
+  facts->kind = seen.kind;
+  std::memcpy(facts->shape, seen.shape, sizeof(int64_t) * seen.kind.dimensions);
+  return true;
+}
+
+bool are_questions(PyObject *questions) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(questions); ++i) {
+    PyObject *question = PyTuple_GetItem(questions, i);
+    if (!PyTuple_Check(question) || PyTuple_Size(question) != 3) return false;
+    if (!PyTuple_Check(PyTuple_GetItem(question, 1))) return false;
+  }
+  return true;
+}
+
+bool is_sound(const QuickCall *call) {
+  const Py_ssize_t size = PyBytes_Size(call->arguments);
+  for (const Py_ssize_t at : {call->x_at, call->x_stride_at, call->out_at, call->bias_at}) {
+    if (at < 0 || at + 8 > size || size > kMostArgumentBytes) return false;
+  }
+  return PyBytes_Size(call->config) == sizeof(LaunchConfig) && call->launch && are_questions(call->questions);
+}
+
+PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *named) {
+  static const char *names[] = {
+      "key", "kept", "x", "bias", "arguments", "x_at", "x_stride_at", "out_at", "bias_at", "x_map", "launch",
+      "function", "config", "attributes", "counted", "version", "questions", "stream", "stream_arguments",
+      "empty", "sizes", "options", nullptr};
+  const Owned made(PyType_GenericAlloc(type, 0));
+  if (!made) return nullptr;
+  auto *call = reinterpret_cast<QuickCall *>(made.object);
+  PyObject *key, *kept, *x, *bias, *arguments, *x_map, *config, *attributes, *counted, *questions, *stream;
+  PyObject *stream_arguments, *empty, *sizes, *options;
+  unsigned long long entry, function;
+  if (!PyArg_ParseTupleAndKeywords(
+          positional, named, "OOOOSnnnnOKKSSO!LO!OO!OO!O!", const_cast<char **>(names), &key, &kept, &x,
+          &bias, &arguments, &call->x_at, &call->x_stride_at, &call->out_at, &call->bias_at, &x_map, &entry,
+          &function, &config, &attributes, &PyTuple_Type, &counted, &call->version, &PyTuple_Type,
+          &questions, &stream, &PyTuple_Type, &stream_arguments, &empty, &PyTuple_Type, &sizes,
+          &PyDict_Type, &options)) {
+    return nullptr;
+  }
+  const auto hold = [](PyObject **member, PyObject *object) {
+    Py_INCREF(object);
+    *member = object;
+  };
+  hold(&call->key, key);
+  hold(&call->kept, kept);
+  hold(&call->arguments, arguments);
+  hold(&call->x_map, x_map);
+  hold(&call->config, config);
+  hold(&call->attributes, attributes);
+  hold(&call->counted, counted);
+  hold(&call->questions, questions);
+  hold(&call->stream, stream);
+  hold(&call->stream_arguments, stream_arguments);
+  hold(&call->empty, empty);
+  hold(&call->sizes, sizes);
+  hold(&call->options, options);
+  call->launch = reinterpret_cast<Launch>(static_cast<uintptr_t>(entry));
+  call->function = reinterpret_cast<void *>(static_cast<uintptr_t>(function));
+  call->has_bias = bias != Py_None;
+  if (!describe(x, &call->x) || (call->has_bias && !describe(bias, &call->bias))) return nullptr;
+  if (!is_sound(call)) {
+    PyErr_SetString(PyExc_ValueError, "sizes, places or questions that make no sense");
+    return nullptr;
+  }
+  Py_INCREF(made.object);
+  return made.object;
+}
+
+void free_quick_call(PyObject *self) {
+  auto *call = reinterpret_cast<QuickCall *>(self);
+  for (PyObject *held : {call->key, call->kept, call->arguments, call->x_map, call->config, call->attributes,
+                         call->counted, call->questions, call->stream, call->stream_arguments, call->empty,
+                         call->sizes, call->options}) {
+    Py_XDECREF(held);
+  }
+  PyTypeObject *type = Py_TYPE(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+PyMemberDef members[] = {
+    {"key", T_OBJECT_EX, offsetof(QuickCall, key), READONLY, "by which Python finds it"},
+    {"kept", T_OBJECT_EX, offsetof(QuickCall, kept), READONLY, "what lives as long"},
+    {"version", T_LONGLONG, offsetof(QuickCall, version), READONLY, "the sum of the weights' versions"},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char *>("What a settled plan has found out, for `run`.")},
+    {Py_tp_new, reinterpret_cast<void *>(new_quick_call)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(free_quick_call)},
+    {Py_tp_members, members},
+    {0, nullptr},
+};
+
+PyType_Spec spec = {"blockscale.runtime._quick_call.QuickCall", sizeof(QuickCall), 0, Py_TPFLAGS_DEFAULT,
+                    slots};
+
+// use(exchange, tensor, parameter, is_grad_enabled): torch's, once.
+PyObject *use(PyObject *, PyObject *arguments) {
+  PyObject *capsule, *tensor, *parameter, *grad_enabled;
+  if (!PyArg_ParseTuple(arguments, "OOOO", &capsule, &tensor, &parameter, &grad_enabled)) return nullptr;
+  const auto *exchange = static_cast<Exchange *>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  if (!exchange) return nullptr;
+  if (exchange->major != 1 || !exchange->view) {
+    PyErr_Format(PyExc_ImportError, "torch speaks DLPack %u.%u", exchange->major, exchange->minor);
+    return nullptr;
+  }
+  for (PyObject *each : {tensor, parameter, grad_enabled}) Py_INCREF(each);
+  tensor_type = tensor;
+  parameter_type = parameter;
+  is_grad_enabled = grad_enabled;
+  view_of = exchange->view;
+  Py_INCREF(Py_None);
+  return Py_None;
+}
+
+PyMethodDef functions[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL,
+     "run(calls, x, bias): the result, or None where none of the calls is like this one."},
+    {"use", use, METH_VARARGS, "use(exchange, tensor, parameter, is_grad_enabled): torch's, once."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_quick_call", "See csrc/quick_call.cpp.", -1, functions,
+                          nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__quick_call() {
+  PyObject *module = PyModule_Create(&definition);
+  if (!module) return nullptr;
+  requires_grad_name = PyUnicode_InternFromString("requires_grad");
+  version_name = PyUnicode_InternFromString("_version");
+  PyObject *type = PyType_FromSpec(&spec);
+  quick_call_type = reinterpret_cast<PyTypeObject *>(type);
+  if (requires_grad_name && version_name && type && !PyModule_AddIntConstant(module, "VERSION", kVersion)) {
+    Py_INCREF(type);  // one for the module, one for `run`
+    if (!PyModule_AddObject(module, "QuickCall", type)) return module;
+    Py_DECREF(type);
+  }
+  Py_DECREF(module);
+  return nullptr;
+}

@@ -1,0 +1,64 @@
+"""Quick calls: plans that C code carries out by itself, csrc/quick_call.cpp, where it was built.
+
+Python makes one of a plan that has settled, out of everything that the plan and the way to it have
+looked at. A call that differs in anything goes the way of Python again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockscale.ops.choose import choose
+from blockscale.ops.plan import Plan
+from blockscale.ops.unobserved import QUESTIONS
+from blockscale.runtime import ask_deterministic, is_deterministic, load_quick_call
+
+_extension: Any = load_quick_call()
+_MOST = 8  # kept with a weight, and looked through one by one
+
+# (quick calls, x, bias) -> the result, or None where it takes Python. It must not be reached while
+# torch compiles, which would trace into it; everything else it finds out by itself.
+run_quickly: Callable[[list[Any], Tensor, Tensor | None], Tensor | None] | None = (
+    None if isinstance(_extension, str) else _extension.run
+)
+
+
+def keep_quick_call(
+    calls: list[Any], key: Hashable, plan: Plan, x: Tensor, bias: Tensor | None
+) -> None:
+    """Among `calls`, if there can be one, for `run_quickly`; `plan` has just served x and bias."""
+    version = getattr(plan.launch, "settled_version", None)
+    if version is None:
+        return
+    for each in calls:
+        if each.kept is plan and each.version == version:
+            return  # there is one, and something about this one call was unusual
+    launch = plan.launch.quick(bias)
+    if launch is None:
+        return
+    facts = launch._asdict()
+    index = facts.pop("device_index")
+    made = _extension.QuickCall(
+        **facts,
+        key=key,
+        kept=plan,
+        x=x,
+        bias=bias,
+        questions=(
+            *QUESTIONS,
+            (ask_deterministic, (), is_deterministic()),
+            (torch._C._cuda_getDevice, (), index),
+            (choose, (plan.problem,), plan.choice),
+        ),
+        stream=torch._C._cuda_getCurrentRawStream,
+        stream_arguments=(index,),
+        empty=torch.empty,
+        sizes=plan.out_shape,
+        options={"dtype": plan.out_dtype, "device": x.device},
+    )
+    # All at once: other threads may look through them.
+    calls[:] = [*[each for each in calls if each.key != key][1 - _MOST :], made]
