@@ -7,7 +7,8 @@
 // it can.
 //
 // Only CPython's limited API is used, and of torch the table of C functions that DLPack defines: one file
-// serves every Python from 3.10 on and every torch.
+// serves every Python from 3.10 on and every torch. References are counted by the interpreter's functions: the
+// macros, compiled with older headers, would count those to objects that live forever in newer Pythons.
 
 #include <Python.h>
 #include <structmember.h>
@@ -100,7 +101,7 @@ struct Owned {
   explicit Owned(PyObject *object) : object(object) {}
   Owned(const Owned &) = delete;
   Owned &operator=(const Owned &) = delete;
-  ~Owned() { Py_XDECREF(object); }
+  ~Owned() { Py_DecRef(object); }
   explicit operator bool() const { return object != nullptr; }
 };
 
@@ -184,7 +185,7 @@ Answer still_holds(const QuickCall *call) {
     PyObject *found = PyObject_Call(PyTuple_GetItem(question, 0), PyTuple_GetItem(question, 1), nullptr);
     if (!found) return Answer::kError;
     const bool same = found == PyTuple_GetItem(question, 2);
-    Py_DECREF(found);
+    Py_DecRef(found);
     if (!same) return Answer::kNo;
   }
   return Answer::kYes;
@@ -270,7 +271,7 @@ PyObject *attempt(const QuickCall *call, PyObject *x, PyObject *bias) {
     put(arguments, call->out_at, of_out.data);
     if (!launch(call, stream, arguments)) return out;
   }
-  Py_DECREF(out);  // nothing was launched: Python does it again, and says what is wrong
+  Py_DecRef(out);  // nothing was launched: Python does it again, and says what is wrong
   return nullptr;
 }
 
@@ -289,13 +290,13 @@ PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
         PyErr_SetString(PyExc_TypeError, "a list of something else than QuickCalls");
         return nullptr;
       }
-      Py_INCREF(call);
+      Py_IncRef(call);
       PyObject *out = attempt(reinterpret_cast<QuickCall *>(call), x, bias);
-      Py_DECREF(call);
+      Py_DecRef(call);
       if (out || PyErr_Occurred()) return out;
     }
   }
-  Py_INCREF(Py_None);
+  Py_IncRef(Py_None);
   return Py_None;
 }
 
@@ -349,7 +350,7 @@ PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *nam
     return nullptr;
   }
   const auto hold = [](PyObject **member, PyObject *object) {
-    Py_INCREF(object);
+    Py_IncRef(object);
     *member = object;
   };
   hold(&call->key, key);
@@ -373,7 +374,7 @@ PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *nam
     PyErr_SetString(PyExc_ValueError, "sizes, places or questions that make no sense");
     return nullptr;
   }
-  Py_INCREF(made.object);
+  Py_IncRef(made.object);
   return made.object;
 }
 
@@ -382,11 +383,11 @@ void free_quick_call(PyObject *self) {
   for (PyObject *held : {call->key, call->kept, call->arguments, call->x_map, call->config, call->attributes,
                          call->counted, call->questions, call->stream, call->stream_arguments, call->empty,
                          call->sizes, call->options}) {
-    Py_XDECREF(held);
+    Py_DecRef(held);
   }
   PyTypeObject *type = Py_TYPE(self);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
+  Py_DecRef(reinterpret_cast<PyObject *>(type));
 }
 
 PyMemberDef members[] = {
@@ -417,12 +418,12 @@ PyObject *use(PyObject *, PyObject *arguments) {
     PyErr_Format(PyExc_ImportError, "torch speaks DLPack %u.%u", exchange->major, exchange->minor);
     return nullptr;
   }
-  for (PyObject *each : {tensor, parameter, grad_enabled}) Py_INCREF(each);
+  for (PyObject *each : {tensor, parameter, grad_enabled}) Py_IncRef(each);
   tensor_type = tensor;
   parameter_type = parameter;
   is_grad_enabled = grad_enabled;
   view_of = exchange->view;
-  Py_INCREF(Py_None);
+  Py_IncRef(Py_None);
   return Py_None;
 }
 
@@ -446,10 +447,10 @@ PyMODINIT_FUNC PyInit__quick_call() {
   PyObject *type = PyType_FromSpec(&spec);
   quick_call_type = reinterpret_cast<PyTypeObject *>(type);
   if (requires_grad_name && version_name && type && !PyModule_AddIntConstant(module, "VERSION", kVersion)) {
-    Py_INCREF(type);  // one for the module, one for `run`
+    Py_IncRef(type);  // one for the module, one for `run`
     if (!PyModule_AddObject(module, "QuickCall", type)) return module;
-    Py_DECREF(type);
+    Py_DecRef(type);
   }
-  Py_DECREF(module);
+  Py_DecRef(module);
   return nullptr;
 }
