@@ -1,5 +1,5 @@
 // The next call of a product on a GPU, as Python has made it before: checked, launched and returned
-// without Python in between, which costs the host more than the launch does.
+// with little Python in between, which costs the host more than the launch does.
 //
 // A QuickCall holds what a settled plan has found out (see blockscale/ops/quick.py). `run` looks through
 // those of a weight for one that agrees with the call in everything. Where none does it returns None:
@@ -113,8 +113,9 @@ bool look(PyObject *tensor, View *seen) {
     PyErr_Clear();
     return false;
   }
+  if (!seen->data || seen->kind.dimensions > kMostDimensions) return false;
   seen->data += seen->byte_offset;
-  return seen->kind.dimensions <= kMostDimensions;
+  return true;
 }
 
 bool is_plain(PyObject *tensor) {
@@ -305,7 +306,7 @@ PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
 bool describe(PyObject *tensor, Facts *facts) {
   View seen;
   if (!view_of || !is_plain(tensor) || !look(tensor, &seen)) {
-    PyErr_SetString(PyExc_TypeError, "not a plain tensor, or `use` was not called");
+    PyErr_SetString(PyExc_TypeError, "not a plain tensor of up to 8 dimensions, or `use` was not called");
     return false;
   }
   facts->kind = seen.kind;

@@ -78,9 +78,18 @@ def test_rows_that_seven_divides_fill_the_gpu(some, warps):
         assert best.row_warps == 7, best
         assert best.blocks * best.threads == 32 * warps
         assert best.output_tiles(asked) * groups == 128 * best.blocks
-    for m, n, groups in ((16, 28672, 1), (16, 8192, 1), (8, 512, 56)):
-        asked = problem(some, fragments(some), m=m, n=n, k=8192, groups=groups)
-        assert (stream_configs(asked)[0].row_warps != 7) or (some.is_codebook and m == 8)
+    for m, n in ((16, 28672), (16, 8192), (8, 8192)):
+        asked = problem(some, fragments(some), m=m, n=n, k=8192)
+        assert stream_configs(asked)[0].row_warps != 7
+
+
+@pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT4, bs.MXFP8], ids=str)
+def test_gate_and_up_take_turns_only_where_no_block_has_columns_for_all_rows(some):
+    """In each turn all weights are read again."""
+    for m in (16, 32, 64, 128):
+        facts = {"gated": True, "activation": "silu"}
+        asked = problem(some, fragments(some), m=m, n=4096, k=4096, **facts)
+        assert stream_configs(asked)[0].columns >= m
 
 
 @pytest.mark.parametrize("some", [bs.KBIT2, bs.KBIT3, bs.KBIT4, bs.KBIT5], ids=str)

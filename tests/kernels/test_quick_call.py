@@ -144,10 +144,10 @@ def quickly(q, x, bias=None):
     return ops.run_quickly(q.quick_calls, x, bias)
 
 
-def without_x_and_out(launch, *kinds):
-    """Addresses differ between calls only where torch gives others."""
+def without_out(launch, kind):
+    """Which each call has for itself."""
     facts, attributes, function, arguments = launch
-    struct = kinds[0].from_buffer_copy(arguments)
+    struct = kind.from_buffer_copy(arguments)
     struct.out = None
     return facts, attributes, function, bytes(struct)
 
@@ -165,7 +165,7 @@ def test_it_launches_what_python_would(machine, q, shape, biased, dtype):
     assert out.is_contiguous()
     by_python, by_c = machine.launches[-2:]
     kind = plan.launch._arguments
-    assert without_x_and_out(by_c, kind) == without_x_and_out(by_python, kind)
+    assert without_out(by_c, kind) == without_out(by_python, kind)
     arguments = kind.from_buffer_copy(by_c[3])
     assert arguments.out == out.data_ptr()
     assert arguments.settled == 1
@@ -213,7 +213,7 @@ def test_the_last_of_many_tokens(machine, q, cut):
     assert quickly(q, x) is not None
     by_python, by_c = machine.launches[-2:]
     kind = plan.launch._arguments
-    assert without_x_and_out(by_c, kind) == without_x_and_out(by_python, kind)
+    assert without_out(by_c, kind) == without_out(by_python, kind)
     assert kind.from_buffer_copy(by_c[3]).x_stride == 5 * K
 
 
@@ -434,13 +434,38 @@ def test_interruptions_are_not_lost(machine, q, monkeypatch):
 
 
 def test_several_shapes_are_kept_and_not_too_many(machine, q):
-    every = [rows(m) for m in range(1, 12)]
+    every = [rows(m) for m in range(1, quick._MOST + 4)]
     for x in every:
         machine.plan(q, x)
-        settle(x, q)
-    assert len(q.quick_calls) == quick._MOST
+        for _ in range(4):
+            bs.matmul(x, q)
+    kept = list(q.quick_calls)
+    assert len(kept) == quick._MOST
     found = [quickly(q, x) is not None for x in every]
-    assert found == [False] * (len(every) - quick._MOST) + [True] * quick._MOST
+    assert found == [True] * quick._MOST + [False] * 3
+    bs.matmul(every[-1], q)
+    assert q.quick_calls == kept  # others do not make room: each would be made again and again
+    q.scale.copy_(q.scale)
+    settle(every[-1], q)
+    assert quickly(q, every[-1]) is not None  # those before it are of no use any more
+    assert len(q.quick_calls) <= quick._MOST
+
+
+def test_more_dimensions_than_it_compares_are_left_to_python(machine, q):
+    x = rows(*[1] * 7, 2)
+    machine.plan(q, x)
+    for _ in range(5):
+        assert bs.matmul(x, q).shape == (*[1] * 7, 2, N)
+    assert not q.quick_calls
+
+
+def test_forward_gradients_are_left_to_python(machine, q):
+    x = rows(1)
+    machine.plan(q, x)
+    settle(x, q)
+    assert quickly(q, x) is not None
+    with torch.autograd.forward_ad.dual_level():
+        assert quickly(q, x) is None
 
 
 def test_nothing_is_leaked(machine, q):

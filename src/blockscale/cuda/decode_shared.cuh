@@ -22,7 +22,7 @@ struct SharedTable {
         place = threadIdx.x * (4 * WORDS) % 128 + 128 * table;
     }
 
-    // Each of `threads` writes a part of each row.
+    // All `threads` together: eight write a row.
     BS_DEVICE void fill(const float* values, int threads) const {
         constexpr int PARTS = 128 / 16;
         for (int i = threadIdx.x; i < TABLE_ROWS * PARTS; i += threads) {

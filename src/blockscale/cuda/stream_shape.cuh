@@ -50,7 +50,8 @@ struct Arguments {
     int settled;  // no kernel that may still run writes the weights
 };
 
-// A table in shared memory has no signs of 5 bits: they are flipped, where the table is symmetric.
+// Of 5 bits, a table in shared memory has the positive half: others than symmetric ones stay in registers, and its
+// place is left empty.
 constexpr bool SHARED_TABLE = BS_SHARED_TABLE && (BITS < 5 || SYMMETRIC);
 typedef Either<SHARED_TABLE, SharedTable<X, BITS, SYMMETRIC>, Decoder<X, ELEMENT, BITS, SYMMETRIC>>::Type Decode;
 constexpr int BEFORE_BYTES = BS_SHARED_TABLE ? TABLE_BYTES : 0;  // of shared memory, before all else

@@ -27,7 +27,7 @@ class Config:
     splits: int  # blocks that share the k of an output
     wide: bool = False  # four warps multiply together, by `wgmma`
     cluster: bool = False  # the splits of an output read each other's shared memory
-    shared_table: bool = False  # codes are looked up there, not in registers
+    shared_table: bool = False  # codes are looked up there; 5 bits only by a symmetric table
 
     def __str__(self) -> str:
         split = f", k split in {self.splits}" if self.splits > 1 else ""

@@ -28,7 +28,7 @@ _COLUMNS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _WARPS = 8
 _FEW_ROWS = 8  # of x, up to which each warp multiplies by itself
 _FEW_TILES = 3  # of weights, for each multiprocessor
-_SHORT = 20000  # k of all tiles of a multiprocessor
+_SHORT, _LONG_K = 20000, 4096  # k of all tiles of a multiprocessor, and of one
 _ROOMY = 200 << 10  # bytes of shared memory; with less, a table leaves room for few warps
 # Tiles of a block that has a table in shared memory, and warps that share the k of each two.
 _TABLE_WARPS = {2: 8, 4: 4, 8: 4, 14: 2, 16: 2}
@@ -84,8 +84,9 @@ def _is_quick_together(problem: Problem) -> bool:
 
 def _is_quick_alone(problem: Problem) -> bool:
     """Whether `mma` is quicker than `wgmma`, whose blocks have at least 128 rows of gate and up:
-    where those are too few, or others fill the GPU better."""
-    few = weight_tiles(problem) / 8 < 0.75 * multiprocessors(problem.target)
+    where those are too few, or others fill the GPU better. More rows of x would take it turns, in
+    each of which weights are read again."""
+    few = tiles_each(problem) < 6 and problem.m <= _COLUMNS[-1]
     sevens = problem.m <= 16 and _blocks_of_sevens(problem, 16)
     return problem.gated and not problem.ragged and bool(few or sevens)
 
@@ -105,7 +106,7 @@ def _narrow_configs(problem: Problem) -> list[Config]:
 def _configs_of_columns(problem: Problem, columns: int) -> list[Config]:
     format = problem.w_kind.format
     limit = shared_limit(problem.target) - STATIC_SHARED
-    found = _with_table(problem, columns)
+    found = _table_configs(problem, columns)
     found += _small_blocks(problem, columns) + _pairs_of_splits(problem, columns)
     found += _blocks_of_groups(problem, columns) + _blocks_of_sevens(problem, columns)
     for tiles, row_warps in _tilings(problem, columns):
@@ -132,18 +133,16 @@ def tiles_each(problem: Problem) -> float:
     return weight_tiles(problem) / multiprocessors(problem.target)
 
 
-def _with_table(problem: Problem, columns: int) -> list[Config]:
+def _table_configs(problem: Problem, columns: int) -> list[Config]:
     """A table in shared memory, and one block to a multiprocessor, with as many rows as leave the
-    least to the busiest."""
-    format = problem.w_kind.format
+    least to the busiest; two smaller ones where these measured better."""
+    format, limit = problem.w_kind.format, shared_limit(problem.target)
+    if not format.is_codebook or problem.ragged or columns > _FEW_ROWS or limit < _ROOMY:
+        return []
     tiles = tiles_each(problem)
-    short = 1 <= tiles < _SHORT / problem.k  # filling the table would take longer than it spares
-    if not format.is_codebook or problem.ragged or columns > _FEW_ROWS:
-        return []
+    # Filling the table takes longer than it spares; not at 2048 x 5120, which measured better so.
+    short = tiles * problem.k < _SHORT and (tiles >= 1 or problem.k < _LONG_K)
     if short and columns == 1 and format.element.bits in (3, 4):
-        return []
-    limit = shared_limit(problem.target)
-    if limit < _ROOMY:
         return []
     size = min(_TABLE_WARPS, key=lambda each: (ceil(tiles / each) * each, -each))
     shapes = [
@@ -152,7 +151,6 @@ def _with_table(problem: Problem, columns: int) -> list[Config]:
     ]
     if size == 8 and columns <= 2 and format.element.bits > 2:  # two cover each other's waits
         shapes.insert(0, Config(columns, 2, 2, 2, 2, 256, 2, 1, shared_table=True))
-    limit = shared_limit(problem.target)
     return [
         each
         for each in shapes

@@ -71,7 +71,7 @@ def wide_configs(problem: Problem) -> list[Config]:
     if not is_wide(problem):
         return []
     columns = _columns(problem)
-    shapes = _with_table(problem, columns) + _by_fill(problem, columns)
+    shapes = _table_shapes(problem, columns) + _by_fill(problem, columns)
     # What else may be worth measuring, or fits where the first ones do not.
     least = _least_tiles(problem)
     shapes += [_Shape(least, rows, k, 1) for rows, k in ((8, 1), (4, 2), (4, 4), (4, 1))]
@@ -111,7 +111,7 @@ def _large_blocks(least: int, columns: int, *, table: bool = False) -> list[_Sha
     return [most, *fewer] if columns <= 32 else fewer
 
 
-def _with_table(problem: Problem, columns: int) -> list[_Shape]:
+def _table_shapes(problem: Problem, columns: int) -> list[_Shape]:
     """Where a table in shared memory pays, and leaves room for long stages."""
     format = problem.w_kind.format
     if not format.is_codebook or problem.ragged or columns > 64:

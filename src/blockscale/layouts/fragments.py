@@ -33,10 +33,12 @@ def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int
     """Which bit of which word of a lane holds bit `bit` of code `value` of step `step`.
 
     A code of a table has a nibble of its own, beside that of its pair: bytes of tables are looked
-    up by nibbles, and pairs of values by a byte. Two of 2 bits, of neighbouring pairs, share one. A
-    fifth bit is the sign. Floats are shifted to
-    where a 16-bit float has its fields: those of a pair stand in the same bits of the two halves of
-    a word, and some signs where the shift of the other bits brings them home too.
+    up by nibbles, and pairs of values by a byte. Two of 2 bits, of neighbouring pairs, share one.
+    In every second step, which only nibbles look up, the top bits of 4 are the tops of the bytes
+    that they find, of the first four values, and four bits below, of the others. A fifth bit is the
+    sign. Floats are shifted to where a 16-bit float has its fields: those of a pair stand in the
+    same bits of the two halves of a word, and some signs where the shift of the other bits brings
+    them home too.
     """
     pair, half = divmod(value, 2)
     if folded and bits == 4 and bit == 3 and step % 2:

@@ -18,7 +18,8 @@ from blockscale.ops.unobserved import QUESTIONS
 from blockscale.runtime import ask_deterministic, is_deterministic, load_quick_call
 
 _extension: Any = load_quick_call()
-_MOST = 8  # kept with a weight, and looked through one by one
+_MOST = 16  # kept with a weight, and looked through one by one
+_MOST_DIMENSIONS = 8  # of x, that the C code compares
 
 # (quick calls, x, bias) -> the result, or None where it takes Python. It must not be reached while
 # torch compiles, which would trace into it; everything else it finds out by itself.
@@ -32,11 +33,17 @@ def keep_quick_call(
 ) -> None:
     """Among `calls`, if there can be one, for `run_quickly`; `plan` has just served x and bias."""
     version = getattr(plan.launch, "settled_version", None)
-    if version is None:
+    if version is None or x.dim() > _MOST_DIMENSIONS:
         return
     for each in calls:
         if each.kept is plan and each.version == version:
             return  # there is one, and something about this one call was unusual
+    others = [each for each in calls if each.key != key]
+    if len(others) >= _MOST:
+        # Those of other versions, or whose kernel would not be chosen again, are of no use.
+        others = [each for each in others if each.version == version and each.kept.is_current]
+        if len(others) >= _MOST:
+            return  # first come, first served: making one costs more than many calls by Python
     launch = plan.launch.quick(bias)
     if launch is None:
         return
@@ -60,5 +67,4 @@ def keep_quick_call(
         sizes=plan.out_shape,
         options={"dtype": plan.out_dtype, "device": x.device},
     )
-    # All at once: other threads may look through them.
-    calls[:] = [*[each for each in calls if each.key != key][1 - _MOST :], made]
+    calls[:] = [*others, made]  # all at once: other threads may look through them

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -14,6 +16,7 @@ _is_tracing = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _transform = torch._C._functorch.peek_interpreter_stack
+_forward_level = attrgetter("_current_level")  # -1 where no forward gradients are taken
 
 
 # Everything below but for the compiler, gradients and subclasses: callable, arguments, answer.
@@ -22,6 +25,7 @@ QUESTIONS: tuple[tuple[Callable[..., object], tuple[object, ...], object], ...] 
     (_dispatch_modes, (), 0),
     (_function_modes, (), 0),
     (_transform, (), None),
+    (_forward_level, (forward_ad,), -1),
 )
 
 
@@ -30,6 +34,8 @@ def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:
     if torch.compiler.is_compiling() or _is_tracing():
         return False
     if _dispatch_modes() or _function_modes() or _transform() is not None:
+        return False
+    if _forward_level(forward_ad) != -1:
         return False
     grad = torch.is_grad_enabled()
     for tensor in tensors:

@@ -44,6 +44,6 @@ def load_quick_call() -> Any | str:
         if module.VERSION != _VERSION:
             return f"{path} is of another version: reinstall the package"
         module.use(exchange, torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
-    except (ImportError, ValueError) as error:
+    except (AttributeError, ImportError, ValueError) as error:  # the first: of somebody else
         return f"it does not load: {error}"
     return module
