@@ -20,7 +20,7 @@ from blockscale.kernels.cuda_config import (
     weight_tiles,
     x_dtype,
 )
-from blockscale.kernels.cuda_wide import wide_configs
+from blockscale.kernels.cuda_wide import can_split, wide_configs
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import can_cluster, can_overlap, multiprocessors, shared_limit
 
@@ -84,9 +84,9 @@ def _is_quick_together(problem: Problem) -> bool:
 
 def _is_quick_alone(problem: Problem) -> bool:
     """Whether `mma` is quicker than `wgmma`, whose blocks have at least 128 rows of gate and up:
-    where those are too few, or others fill the GPU better. More rows of x would take it turns, in
-    each of which weights are read again."""
-    few = tiles_each(problem) < 6 and problem.m <= _COLUMNS[-1]
+    where those are too few, and too many to split, or others fill the GPU better. More rows of x
+    would take it turns, in each of which weights are read again."""
+    few = tiles_each(problem) < 6 and not can_split(problem) and problem.m <= _COLUMNS[-1]
     sevens = problem.m <= 16 and _blocks_of_sevens(problem, 16)
     return problem.gated and not problem.ragged and bool(few or sevens)
 

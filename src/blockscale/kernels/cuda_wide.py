@@ -99,7 +99,7 @@ def _by_fill(problem: Problem, columns: int) -> list[_Shape]:
         return [_Shape(least, 4, 2, None)]
     if share < _NEARLY:
         return [_Shape(least, 8, 2, 1) if columns > 32 else _Shape(least, 4, 2, 1)]
-    if columns > 32 and problem.k >= 4096 and not _can_split(problem):
+    if columns > 32 and problem.k >= 4096 and not can_split(problem):
         return [_Shape(least, 8, 2, 2)]
     return [_Shape(least, 4, 4, None)]
 
@@ -121,14 +121,14 @@ def _table_shapes(problem: Problem, columns: int) -> list[_Shape]:
         return _large_blocks(least, columns, table=True)
     if share < _NEARLY:
         return [_Shape(least, 8, 2, 1, _LONG, shared_table=True)]
-    if columns <= 16 and not _can_split(problem):
+    if columns <= 16 and not can_split(problem):
         return [_Shape(least, 4, 4, 1, _LONG, shared_table=True)]
-    if columns <= 32 and format.element.bits == 5 and not _can_split(problem):
+    if columns <= 32 and format.element.bits == 5 and not can_split(problem):
         return [_Shape(least, 8, 2, 2, _LONG, shared_table=True)]
     return []
 
 
-def _can_split(problem: Problem) -> bool:
+def can_split(problem: Problem) -> bool:
     """Whether so few blocks of 64 rows leave room for twice as many, and k for both."""
     return _most_splits(problem, 4 * _least_tiles(problem), 4 * 256) > 1
 
