@@ -192,8 +192,6 @@ def _blocks_of_groups(problem: Problem, columns: int) -> list[Config]:
     if format.is_codebook and problem.k <= 512 and columns in (4, 8) and fill >= 4:
         # Decoding takes long: tiles that share what they read of x.
         columns, tiles, chunk, most = 8, 4, 128, 4
-    elif format.is_codebook and columns == 8 and weight_tiles(problem) >= 100 * matrices(problem):
-        most = 3  # of a large matrix
     for blocks in range(most, 1, -1):
         config = Config(columns, tiles, row_warps, k_warps, 2, chunk, blocks, 1)
         if blocks * (config.shared_bytes(problem) + STATIC_SHARED) <= limit:
