@@ -263,7 +263,7 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
         x = torch.randn(120, 320).bfloat16()
         plan(x, (None,) * len(parts), None, torch.empty(120, 200))
         assert told[made + count - 1 :] == [
-            (None, x.data_ptr(), "bfloat16", 120, 320, 320, config.columns)
+            (None, x.data_ptr(), "bfloat16", 120, 320, 320, config.columns, config.chunk // 64)
         ]
         (defines, arguments), number = launches[-1], made + count
         assert defines["BS_WIDE"] == 1

@@ -43,15 +43,22 @@ def driver(monkeypatch):
 
 
 def test_rows_of_x(driver):
-    assert matrix_map(1, 0x1000, "bfloat16", 5, 4096, 4104, 16) == bytes([7]) * 128
+    assert matrix_map(1, 0x1000, "bfloat16", 5, 4112, 4120, 16, 2) == bytes([7]) * 128
     ((kind, address, sizes, strides, box, options),) = driver.calls
     assert (kind, address) == (9, 0x1000)
-    assert (sizes, strides, box) == ([4096, 5], [8208], [64, 16])  # strides are bytes
+    assert (sizes, strides, box) == ([4112, 5], [8240], [64, 16])  # strides are bytes
     assert options == (0, 3, 2, 0)  # swizzled by 128 bytes, zeros outside
-    matrix_map(1, 0x1000, "bfloat16", 5, 4096, 4104, 16)
+    matrix_map(1, 0x1000, "bfloat16", 5, 4112, 4120, 16, 2)
     assert len(driver.calls) == 1
-    matrix_map(1, 0x2000, "bfloat16", 5, 4096, 4104, 16)
+    matrix_map(1, 0x2000, "bfloat16", 5, 4112, 4120, 16, 2)
     assert len(driver.calls) == 2
+
+
+def test_whole_panels_of_x_are_copied_several_at_a_time(driver):
+    matrix_map(1, 0x1000, "bfloat16", 5, 4096, 4104, 16, 2)
+    ((_, _, sizes, strides, box, options),) = driver.calls
+    assert (sizes, strides, box) == ([64, 5, 64], [8208, 128], [64, 16, 2])
+    assert options == (0, 3, 2, 0)
 
 
 def test_tiles_of_weights(driver):

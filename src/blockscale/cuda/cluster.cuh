@@ -2,8 +2,14 @@
 #pragma once
 #include "ptx.cuh"
 
+// What this block wrote can be read by the others when they meet.
 BS_DEVICE void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// All have read what they wanted. Unlike above, stores to global memory are not waited for.
+BS_DEVICE void leave_cluster() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 
 // What stands at this address in the memory of another block.

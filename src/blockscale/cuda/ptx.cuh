@@ -46,6 +46,10 @@ BS_DEVICE void copy_async(u32 to, const void* from, bool present) {
                  : "memory");
 }
 
+BS_DEVICE void copy_float_async(u32 to, const float* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
 BS_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 template <int PENDING>

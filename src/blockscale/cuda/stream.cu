@@ -10,7 +10,7 @@
 // and every lane applies only the scales of the columns it owns.
 //
 // A block of threads has ROW_WARPS x K_WARPS warps. The warps of a row take the same 16 * TILES rows of w
-// and every K_WARPS-th chunk of k; their sums are added in a fixed order. `splits` blocks share
+// and every K_WARPS-th chunk of k; their sums are added in a fixed order. SPLITS blocks share
 // the k of one output; the last to arrive adds what the others left, again in a fixed order. Chunks
 // arrive by asynchronous copies, STAGES deep.
 //
@@ -29,18 +29,20 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
     const u32 stages = (shared_address(memory) + ZERO_BYTES + ALIGNED - 1) / ALIGNED * ALIGNED;
     Warp warp(a, stages, decoders);
     const int chunks = (a.k + CHUNK - 1) / CHUNK;
-    const int first = static_cast<int>(static_cast<long long>(chunks) * blockIdx.y / gridDim.y);
-    const int end = static_cast<int>(static_cast<long long>(chunks) * (blockIdx.y + 1) / gridDim.y);
+    const int first = static_cast<int>(static_cast<long long>(chunks) * blockIdx.y / SPLITS);
+    const int end = static_cast<int>(static_cast<long long>(chunks) * (blockIdx.y + 1) / SPLITS);
     const auto load_tables = [&] {
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++) load(decoders[i], a.weight[i].table, table, i);
-        if (SHARED_TABLE) __syncthreads();
+        if (SHARED_TABLE || WIDE) __syncthreads();
     };
     if (!a.settled) wait_for_previous();
+    fetch_tensor_scales(a, rows.group);
     for (int column = 0; column < rows.end - rows.begin; column += COLUMNS) {
         warp.run(rows, column, first, end, [&] {
             if (column == 0) load_tables();
         });
+        wait_for_copies<0>();
         __syncthreads();  // the stages are read no more: sums take their place
         float* left = reinterpret_cast<float*>(memory + ZERO_BYTES);
         warp.leave(left);
@@ -70,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_MIN_BLOCKS)
 #else
     const Rows rows{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.z) * a.m,
                     static_cast<int>(blockIdx.z + 1) * a.m};
-    __syncthreads();
+    if (ZERO_BYTES) __syncthreads();
 #endif
     work(a, memory, rows);
 }

@@ -6,8 +6,6 @@
 #include "stream_rows.cuh"
 
 constexpr int QUADS = ROWS / 4;     // of one row of x
-constexpr int QUADS_EACH = COLUMNS * QUADS / THREADS;  // of a thread
-constexpr int AT_ONCE = QUADS_EACH < 1 ? 1 : QUADS_EACH > 4 ? 4 : QUADS_EACH;
 constexpr int SUM_PITCH = ROWS + 4;  // floats; what is left in shared memory by four lanes spreads over banks
 
 struct Quad {
@@ -33,6 +31,21 @@ BS_DEVICE void add_warps(Quad& sum, const float* left, int quad) {
             sum.add(branch, *reinterpret_cast<const float4*>(from + (warp * BRANCHES + branch) * COLUMNS * SUM_PITCH));
 }
 
+// Tensor scales are wanted last, when there is nothing left to do but wait: so they are fetched first.
+BS_DEVICE float* tensor_scales() {
+    __shared__ float memory[BRANCHES];
+    return memory;
+}
+
+BS_DEVICE void fetch_tensor_scales(const Arguments& a, int group) {
+    if (threadIdx.x == THREADS - 1)
+#pragma unroll
+        for (int i = 0; i < BRANCHES; i++)
+            if (a.weight[i].tensor_scale)
+                copy_float_async(shared_address(tensor_scales() + i), a.weight[i].tensor_scale + group);
+    commit_copies();
+}
+
 struct Finish {
     const Arguments& a;
     int group, first_row;  // of x
@@ -41,8 +54,7 @@ struct Finish {
     BS_DEVICE Finish(const Arguments& a, int group, int first_row)
         : a(a), group(group), first_row(first_row) {
 #pragma unroll
-        for (int i = 0; i < BRANCHES; i++)
-            tensor_scale[i] = a.weight[i].tensor_scale ? a.weight[i].tensor_scale[group] : 1.0f;
+        for (int i = 0; i < BRANCHES; i++) tensor_scale[i] = a.weight[i].tensor_scale ? tensor_scales()[i] : 1.0f;
     }
 
     BS_DEVICE void store(const Quad& sum, int quad) const {
@@ -67,9 +79,11 @@ struct Finish {
     }
 };
 
-// Quad by quad: `add` sums one, and `store` takes it.
-template <class Add, class Store>
+// Quad by quad of a SHARE of the block's: `add` sums one, and `store` takes it.
+template <int SHARE, class Add, class Store>
 BS_DEVICE void for_quads(int begin, int end, const Add& add, const Store& store) {
+    constexpr int EACH = (COLUMNS * QUADS / SHARE + THREADS - 1) / THREADS;  // of a thread
+    constexpr int AT_ONCE = EACH < 1 ? 1 : EACH > 4 ? 4 : EACH;
     for (int first = begin + threadIdx.x; first < end; first += AT_ONCE * THREADS) {
         Quad sums[AT_ONCE];
 #pragma unroll
@@ -89,12 +103,12 @@ BS_DEVICE void for_quads(int begin, int end, const Add& add, const Store& store)
 BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& rows, int first_column,
                                 int columns) {
     const Finish finish(a, rows.group, rows.begin + first_column);
-    const int splits = gridDim.y, split = blockIdx.y, quads = columns * QUADS;
+    const int split = blockIdx.y, quads = columns * QUADS;
     const auto place = [&](int branch, int quad) {
         return left + branch * COLUMNS * SUM_PITCH + quad / QUADS * SUM_PITCH + quad % QUADS * 4;
     };
     if (K_WARPS > 1)
-        for_quads(
+        for_quads<1>(
             0, quads, [&](Quad& sum, int quad) { add_warps(sum, left, quad); },
             [&](const Quad& sum, int quad) {
 #pragma unroll
@@ -103,17 +117,17 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
                         make_float4(sum.of[i][0], sum.of[i][1], sum.of[i][2], sum.of[i][3]);
             });
     meet_cluster();
-    for_quads(
-        quads * split / splits, quads * (split + 1) / splits,
+    for_quads<SPLITS>(
+        quads * split / SPLITS, quads * (split + 1) / SPLITS,
         [&](Quad& sum, int quad) {
-#pragma unroll 4
-            for (int s = 0; s < splits; s++)
+#pragma unroll
+            for (int s = 0; s < SPLITS; s++)
 #pragma unroll
                 for (int i = 0; i < BRANCHES; i++)
                     sum.add(i, load_of_block(shared_address(place(i, quad)), s));
         },
         [&](const Quad& sum, int quad) { finish.store(sum, quad); });
-    meet_cluster();
+    leave_cluster();
 }
 #else
 // Sums of all k warps in order; of all splits in order, by the block that arrives last.
@@ -122,16 +136,16 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
     const Finish finish(a, rows.group, rows.begin + first_column);
     const auto to_out = [&](const Quad& sum, int quad) { finish.store(sum, quad); };
     const auto from_warps = [&](Quad& sum, int quad) { add_warps(sum, left, quad); };
-    const int splits = gridDim.y, quads = columns * QUADS;
-    if (splits == 1) {
-        for_quads(0, quads, from_warps, to_out);
+    const int quads = columns * QUADS;
+    if (SPLITS == 1) {
+        for_quads<1>(0, quads, from_warps, to_out);
         return;
     }
     constexpr int SIZE = COLUMNS * QUADS;
     const u32 tile = blockIdx.z * gridDim.x + blockIdx.x;
     float4* partial = reinterpret_cast<float4*>(a.partial) +
-                      static_cast<long long>(tile) * splits * BRANCHES * SIZE;
-    for_quads(0, quads, from_warps, [&](const Quad& sum, int quad) {
+                      static_cast<long long>(tile) * SPLITS * BRANCHES * SIZE;
+    for_quads<1>(0, quads, from_warps, [&](const Quad& sum, int quad) {
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++)
             partial[(blockIdx.y * BRANCHES + i) * SIZE + quad] =
@@ -141,17 +155,17 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(a.arrivals + tile, 1u) == splits - 1;
+        is_last = atomicAdd(a.arrivals + tile, 1u) == SPLITS - 1;
         if (is_last) a.arrivals[tile] = 0;
     }
     __syncthreads();
     if (!is_last) return;
     __threadfence();
-    for_quads(
+    for_quads<1>(
         0, quads,
         [&](Quad& sum, int quad) {
-#pragma unroll 4
-            for (int s = 0; s < splits; s++)
+#pragma unroll SPLITS <= 8 ? SPLITS : 4
+            for (int s = 0; s < SPLITS; s++)
 #pragma unroll
                 for (int i = 0; i < BRANCHES; i++)
                     sum.add(i, __ldcg(partial + (s * BRANCHES + i) * SIZE + quad));

@@ -1,6 +1,7 @@
 // How chunks come to warps that multiply together: boxes of weights and of x, copied by the hardware into a
-// ring of stages, at the word of one lane for all warps that are at the same k. Each slot of the ring has a
-// barrier that opens when it is full, and one that opens when it has been read.
+// ring of stages. Of the warps that are at the same k, a lane of the first asks for the weights of all, and one of
+// the second for x: asking takes time, in which the others would have to wait for a single one. Each slot of the ring
+// has a barrier that opens when it is full, and one that opens when it has been read.
 #pragma once
 #include "bulk.cuh"
 #include "stream_place.cuh"
@@ -10,7 +11,6 @@ struct Ring : Place {
     static constexpr int SLOTS = K_WARPS * STAGES;
     static constexpr int BLOCK_TILES = ROW_WARPS * TILES;
     static constexpr int BRANCH_TILES = BLOCK_TILES / BRANCHES;
-    static constexpr int CHUNK_BYTES = X_BYTES + BLOCK_TILES * (CODE_BYTES + SCALE_BYTES);
 
     // A slot, and whether its barriers open for an even or an odd time.
     struct Turn {
@@ -28,17 +28,17 @@ struct Ring : Place {
     BS_DEVICE Ring(const Arguments& a, u32 shared) : Place(a, shared) {
         __shared__ u64 memory[2 * SLOTS];
         barriers = shared_address(memory);
-        if (threadIdx.x == 0) {
-            fetch_map(a.x_map);
+        if (has_weights_copied()) {
             for (int i = 0; i < BRANCHES; i++) fetch_map(a.code_map[i]), fetch_map(a.scale_map[i]);
-            for (int i = 0; i < SLOTS; i++) {
-                make_barrier(barriers + 8 * i, 1);
-                make_barrier(barriers + 8 * (SLOTS + i), ROW_WARPS);
-            }
+            for (int i = 0; i < STAGES; i++) make_barrier(full(i), 2), make_barrier(read(i), ROW_WARPS);
             show_barriers();
         }
-        __syncthreads();
+        if (has_x_copied()) fetch_map(a.x_map);
     }
+
+    // It makes the barriers, and can use them at once. The others must meet it first.
+    BS_DEVICE bool has_weights_copied() const { return row_warp == 0 && lane == 0; }
+    BS_DEVICE bool has_x_copied() const { return row_warp == 1 && lane == 0; }
 
     BS_DEVICE u32 full(int slot) const { return barriers + 8 * (k_warp * STAGES + slot); }
     BS_DEVICE u32 read(int slot) const { return full(slot) + 8 * SLOTS; }
@@ -63,10 +63,10 @@ struct Ring : Place {
         return block_scales(stage) + place_of_tile(i) * SCALE_BYTES;
     }
 
-    // By one lane. What is beyond k, the last tile or the last row of x becomes zero.
+    // What is beyond k, the last tile or the last row of x becomes zero.
     BS_DEVICE void fetch_weights(int slot, int chunk, int first_tile) const {
         const u32 barrier = full(slot), stage = stage_of(slot);
-        arrive_and_expect(barrier, CHUNK_BYTES);
+        arrive_and_expect(barrier, BLOCK_TILES * (CODE_BYTES + SCALE_BYTES));
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++) {
             copy_box(block_codes(stage) + i * (BRANCH_TILES * CODE_BYTES), a.code_map[i], 0, chunk * UNITS,
@@ -76,11 +76,17 @@ struct Ring : Place {
         }
     }
 
+    // The hardware is told of panels where k has no part of one, and of rows else: they end at k.
     BS_DEVICE void fetch_x(int slot, int chunk, int first_row) const {
+        const u32 barrier = full(slot), to = x_at(stage_of(slot));
+        arrive_and_expect(barrier, X_BYTES);
+        if (a.k % 64 == 0) {
+            copy_box(to, a.x_map, 0, first_row, chunk * UNITS, barrier);
+            return;
+        }
 #pragma unroll
         for (int panel = 0; panel < UNITS; panel++)
-            copy_box(x_at(stage_of(slot)) + panel * PANEL_BYTES, a.x_map, chunk * CHUNK + 64 * panel,
-                     first_row, full(slot));
+            copy_box(to + panel * PANEL_BYTES, a.x_map, chunk * CHUNK + 64 * panel, first_row, barrier);
     }
 
     // The unit of a chunk after which the slot of the chunk before it is filled again. After the first, that
@@ -88,27 +94,27 @@ struct Ring : Place {
     // for a copy that starts later; with more of them, it is better out of the way of the units.
     static constexpr int REFILLED_AFTER = STAGES == 2 ? 1 : UNITS * TILES - 1;
 
-    // All chunks of this warp, from `first` to `end` of its block; `meanwhile` is done while the first come.
-    // `multiply` takes a stage, a chunk, and what to call when a unit of it has been handed over.
+    // All chunks of this warp, from `first` to `end` of its block; `meanwhile` is done while the first come: then
+    // the block meets, if it has not yet. `multiply` takes a stage, a chunk, and what to call when a unit of it has
+    // been handed over.
     template <class Meanwhile, class Multiply>
     BS_DEVICE void for_chunks(const Rows& rows, int first_column, int first, int end,
                               const Meanwhile& meanwhile, const Multiply& multiply) {
-        const bool leads = row_warp == 0 && lane == 0;
+        const bool has_weights = has_weights_copied(), has_x = has_x_copied();
         const int first_tile = rows.group * tiles() + blockIdx.x * BRANCH_TILES;
         const int first_row = rows.begin + first_column;
-        int next = first + k_warp;  // chunk to fetch
-        if (leads) {
-            Turn ahead = turn;
-            for (int i = 0; i < STAGES && next < end; i++, next += K_WARPS, ahead.step_on())
-                fetch_weights(ahead.slot, next, first_tile);
-        }
-        __syncwarp();
-        meanwhile();
-        if (leads) {
-            wait_for_previous();
+        int next = min(first + k_warp + STAGES * K_WARPS, end);  // chunk to fetch when these have been read
+        const auto for_first = [&](const auto& fetch) {
             Turn ahead = turn;
             for (int chunk = first + k_warp; chunk < next; chunk += K_WARPS, ahead.step_on())
-                fetch_x(ahead.slot, chunk, first_row);
+                fetch(ahead.slot, chunk);
+        };
+        if (has_weights) for_first([&](int slot, int chunk) { fetch_weights(slot, chunk, first_tile); });
+        __syncwarp();
+        meanwhile();
+        if (has_x) {
+            wait_for_previous();
+            for_first([&](int slot, int chunk) { fetch_x(slot, chunk, first_row); });
         }
         __syncwarp();
         Turn last = turn;
@@ -119,10 +125,9 @@ struct Ring : Place {
             multiply(stage_of(turn.slot), chunk, [&](int unit) {
                 if (unit == 0 && read_last && lane == 0) arrive(read_last);
                 if (unit != REFILLED_AFTER) return;
-                if (leads && read_last && next < end) {
+                if ((has_weights || has_x) && read_last && next < end) {
                     wait_at(read_last, last.parity);
-                    fetch_weights(last.slot, next, first_tile);
-                    fetch_x(last.slot, next, first_row);
+                    has_weights ? fetch_weights(last.slot, next, first_tile) : fetch_x(last.slot, next, first_row);
                     next += K_WARPS;
                 }
                 __syncwarp();

@@ -13,6 +13,7 @@ constexpr int TILES = BS_TILES;      // of a warp
 constexpr int ROW_WARPS = BS_ROW_WARPS;
 constexpr int K_WARPS = BS_K_WARPS;
 constexpr int STAGES = BS_STAGES;
+constexpr int SPLITS = BS_SPLITS;  // blocks that share the k of an output
 constexpr bool WIDE = BS_WIDE;            // four warps multiply together, by `wgmma`
 constexpr bool GATED = BS_GATED;          // tiles alternate between gate and up
 constexpr bool SYMMETRIC = BS_SYMMETRIC;  // the lower half of a table mirrors its upper half

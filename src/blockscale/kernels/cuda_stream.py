@@ -13,6 +13,7 @@ from blockscale.formats import E2M1, NVFP4, Float
 from blockscale.kernels.cuda_config import (
     STATIC_SHARED,
     Config,
+    cluster_places,
     matrices,
     rows_each,
     rows_of_most,
@@ -20,7 +21,7 @@ from blockscale.kernels.cuda_config import (
     weight_tiles,
     x_dtype,
 )
-from blockscale.kernels.cuda_wide import can_split, wide_configs
+from blockscale.kernels.cuda_wide import wide_configs
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import can_cluster, can_overlap, multiprocessors, shared_limit
 
@@ -32,6 +33,7 @@ _SHORT, _LONG_K = 20000, 4096  # k of all tiles of a multiprocessor, and of one
 _ROOMY = 200 << 10  # bytes of shared memory; with less, a table leaves room for few warps
 # Tiles of a block that has a table in shared memory, and warps that share the k of each two.
 _TABLE_WARPS = {2: 8, 4: 4, 8: 4, 14: 2, 16: 2}
+_TABLE_K = 4096  # of a tile that takes as long as filling a table
 _MOST_CLUSTER = 8  # blocks
 _RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 
@@ -76,19 +78,19 @@ def stream_shared(problem: Problem, config: Config) -> int:
 
 
 def _is_quick_together(problem: Problem) -> bool:
-    """Whether `wgmma` is quicker than `mma` for 5 to 8 rows: with few tiles it is, and the scaled
-    weights of these formats are exact."""
+    """Whether `wgmma` is quicker than `mma` for 5 to 8 rows: with few tiles it is, unless their k
+    is long, and the scaled weights of these formats are exact."""
     few = tiles_each(problem) < _FEW_TILES and 4 < problem.m <= _FEW_ROWS
-    return few and not problem.ragged and problem.w_kind.format.element == E2M1
+    split = problem.k >= _LONG_K and bool(_clusters_of_few(problem, _FEW_ROWS))
+    alone = problem.ragged or problem.gated
+    return few and not split and not alone and problem.w_kind.format.element == E2M1
 
 
 def _is_quick_alone(problem: Problem) -> bool:
     """Whether `mma` is quicker than `wgmma`, whose blocks have at least 128 rows of gate and up:
-    where those are too few, and too many to split, or others fill the GPU better. More rows of x
-    would take it turns, in each of which weights are read again."""
-    few = tiles_each(problem) < 6 and not can_split(problem) and problem.m <= _COLUMNS[-1]
-    sevens = problem.m <= 16 and _blocks_of_sevens(problem, 16)
-    return problem.gated and not problem.ragged and bool(few or sevens)
+    where those are few, or others fill the GPU better."""
+    other = _blocks_of_sevens(problem, 16) or _clusters_of_few(problem, 16)
+    return problem.gated and problem.m <= 16 and bool(other)
 
 
 def _narrow_configs(problem: Problem) -> list[Config]:
@@ -107,6 +109,7 @@ def _configs_of_columns(problem: Problem, columns: int) -> list[Config]:
     format = problem.w_kind.format
     limit = shared_limit(problem.target) - STATIC_SHARED
     found = _table_configs(problem, columns)
+    found += _clusters_of_few(problem, columns)
     found += _small_blocks(problem, columns) + _pairs_of_splits(problem, columns)
     found += _blocks_of_groups(problem, columns) + _blocks_of_sevens(problem, columns)
     for tiles, row_warps in _tilings(problem, columns):
@@ -144,7 +147,8 @@ def _table_configs(problem: Problem, columns: int) -> list[Config]:
     short = tiles * problem.k < _SHORT and (tiles >= 1 or problem.k < _LONG_K)
     if short and columns == 1 and format.element.bits in (3, 4):
         return []
-    size = min(_TABLE_WARPS, key=lambda each: (ceil(tiles / each) * each, -each))
+    filling = _TABLE_K / problem.k  # takes as long as so many tiles
+    size = min(_TABLE_WARPS, key=lambda each: (ceil(tiles / each) * (each + filling), -each))
     shapes = [
         Config(columns, 2, size // 2, k_warps, 2, 256, 1, 1, shared_table=True)
         for k_warps in (_TABLE_WARPS[size], _TABLE_WARPS[size] // 2)
@@ -188,10 +192,9 @@ def _blocks_of_groups(problem: Problem, columns: int) -> list[Config]:
     if short:
         most = 5 if columns == 4 or format.element.bits == 5 else 6
     else:
-        most = 4 if columns == 8 and not format.is_codebook else 5
-    if format.is_codebook and problem.k <= 512 and columns in (4, 8) and fill >= 4:
-        # Decoding takes long: tiles that share what they read of x.
-        columns, tiles, chunk, most = 8, 4, 128, 4
+        most = 3 if format.is_codebook else 4 if columns == 8 else 5
+    if problem.k <= 512 and columns in (4, 8) and fill >= 4:
+        columns, tiles, chunk, most = 8, 4, 128, 4  # tiles that share what they read of x
     for blocks in range(most, 1, -1):
         config = Config(columns, tiles, row_warps, k_warps, 2, chunk, blocks, 1)
         if blocks * (config.shared_bytes(problem) + STATIC_SHARED) <= limit:
@@ -225,6 +228,29 @@ def _pairs_of_splits(problem: Problem, columns: int) -> list[Config]:
     fits = room <= shared_limit(problem.target) and 4 * config.chunk <= problem.k
     wanted = columns == 8 and 0.6 <= blocks < 1 and can_cluster(problem.target)
     return [config] if wanted and fits else []
+
+
+def _clusters_of_few(problem: Problem, columns: int) -> list[Config]:
+    """3 to 8 rows of E2M1, or gate and up of 9 to 16, and few tiles for each multiprocessor: blocks
+    of four tiles, and clusters that share their k."""
+    tiles, format = tiles_each(problem), problem.w_kind.format
+    plain = format.element == E2M1 and columns in (4, 8) and tiles < _FEW_TILES
+    gated = problem.gated and columns == 16 and tiles < 4 and problem.k >= _LONG_K
+    if problem.ragged or tiles < 1.3 or not (plain or gated) or not can_cluster(problem.target):
+        return []
+    config = Config(columns, 1, 4, 2, 2, 256, 2, 1)
+    if problem.k > 2048 or problem.gated:
+        config = Config(columns, 2, 2, 4, 2, 256, 1, 1)
+    if config.blocks * (config.shared_bytes(problem) + STATIC_SHARED) > shared_limit(
+        problem.target
+    ):
+        return []
+    clusters = config.output_tiles(problem) * matrices(problem)
+    for splits in (3, 2) if config.blocks == 2 else (2,):
+        places = config.blocks * cluster_places(problem, splits)
+        if clusters <= places and splits * config.k_warps * config.chunk <= problem.k:
+            return [replace(config, splits=splits, cluster=True)]
+    return [config] if gated else []
 
 
 def _columns(problem: Problem) -> int:

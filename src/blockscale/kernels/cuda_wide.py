@@ -5,11 +5,13 @@ The measurements behind the rule are in docs/design/0003-cuda-decoding.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from blockscale.formats import E2M1
 from blockscale.kernels.cuda_config import (
     STATIC_SHARED,
     Config,
+    cluster_places,
     rows_of_most,
     scales_weights,
     weight_tiles,
@@ -19,7 +21,7 @@ from blockscale.problem import Problem
 from blockscale.runtime.cuda import can_cluster, has_wgmma, multiprocessors, shared_limit
 
 _COLUMNS = (16, 24, 32, 48, 64, 96, 128)
-_MOST_SPLITS = 8  # blocks of a cluster
+_SPLITS = (8, 4, 3, 2)  # blocks of a cluster
 _ENOUGH, _NEARLY = 1.8, 3.5  # see _sharing
 _FEW_SUMS = 64  # columns times tiles of a warp, of which a multiprocessor holds 16 warps, else 8
 
@@ -48,7 +50,8 @@ def _warps(sums: int, problem: Problem) -> int:
 
 # Chunks and stages to try, the best first.
 _LONG = ((256, 3), (256, 2))
-_ANY = (*_LONG, (128, 3), (128, 2))
+_SHORT = ((128, 3), (128, 2))
+_ANY = (*_LONG, *_SHORT)
 _DEEP = ((256, 3),)
 
 
@@ -99,9 +102,11 @@ def _by_fill(problem: Problem, columns: int) -> list[_Shape]:
         return [_Shape(least, 4, 2, None)]
     if share < _NEARLY:
         return [_Shape(least, 8, 2, 1) if columns > 32 else _Shape(least, 4, 2, 1)]
-    if columns > 32 and problem.k >= 4096 and not can_split(problem):
+    if columns <= 32:
+        return [*_of_eight_warps(problem, columns), _Shape(least, 4, 4, None)]
+    if problem.k >= 4096 and not can_split(problem):
         return [_Shape(least, 8, 2, 2)]
-    return [_Shape(least, 4, 4, None)]
+    return [_Shape(least, 4, 2, None, _LONG), _Shape(least, 4, 4, None)]
 
 
 def _large_blocks(least: int, columns: int, *, table: bool = False) -> list[_Shape]:
@@ -121,11 +126,27 @@ def _table_shapes(problem: Problem, columns: int) -> list[_Shape]:
         return _large_blocks(least, columns, table=True)
     if share < _NEARLY:
         return [_Shape(least, 8, 2, 1, _LONG, shared_table=True)]
-    if columns <= 16 and not can_split(problem):
-        return [_Shape(least, 4, 4, 1, _LONG, shared_table=True)]
-    if columns <= 32 and format.element.bits == 5 and not can_split(problem):
-        return [_Shape(least, 8, 2, 2, _LONG, shared_table=True)]
+    split = can_split(problem)
+    if split and problem.gated:
+        return []
+    if columns <= 16:
+        return [_Shape(least, 4, 4, None, _LONG, shared_table=True)]
+    if columns <= 32 and format.element.bits == 5:
+        shape = _Shape(least, 4, 4, None, _SHORT) if split else _Shape(least, 8, 2, 2, _LONG)
+        return [replace(shape, shared_table=True)]
     return []
+
+
+def _of_eight_warps(problem: Problem, columns: int) -> list[_Shape]:
+    """Blocks of clusters, with room beside them for the next kernel's where they are few and an even
+    number to a cluster; with room for long stages where tables of gate and up are in registers."""
+    format = problem.w_kind.format
+    if problem.gated:
+        wanted = format.is_codebook and columns > 16 and can_split(problem)
+        return [_Shape(2, 4, 2, None, _LONG[1:])] if wanted else []
+    few = columns <= 16 and weight_tiles(problem) / 4 <= 0.35 * multiprocessors(problem.target)
+    even = _most_splits(problem, 4, 2 * 256) in (2, 4)
+    return [_Shape(1, 4, 2, None, _LONG)] if few and even and format.element == E2M1 else []
 
 
 def can_split(problem: Problem) -> bool:
@@ -134,13 +155,14 @@ def can_split(problem: Problem) -> bool:
 
 
 def _most_splits(problem: Problem, tiles: int, share: int) -> int:
-    """A power of two, while blocks of so many tiles leave room: clusters of large blocks that would
-    take nearly all multiprocessors wait for each other."""
-    blocks, splits = -(-weight_tiles(problem) // tiles), 1
-    most = 0.7 * multiprocessors(problem.target)
-    while splits < _MOST_SPLITS and 2 * splits * blocks <= most and 2 * splits * share <= problem.k:
-        splits *= 2
-    return splits
+    """While all clusters of so many blocks, of so many tiles each, have a place at once."""
+    blocks = -(-weight_tiles(problem) // tiles)
+    fitting = (
+        splits
+        for splits in _SPLITS
+        if blocks <= cluster_places(problem, splits) and splits * share <= problem.k
+    )
+    return next(fitting, 1)
 
 
 def _fit(problem: Problem, columns: int, shape: _Shape) -> Config | None:

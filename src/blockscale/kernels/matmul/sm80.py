@@ -238,8 +238,9 @@ class Launch:
     def _map(self, address: int, stride: int) -> bytes:
         """Of x."""
         problem, index = self._problem, self._device.index
-        dtype, rows = x_dtype(problem), problem.rows
-        return matrix_map(index, address, dtype, rows, problem.k, stride, self._config.columns)
+        matrix = x_dtype(problem), problem.rows, problem.k, stride
+        box = self._config.columns, self._config.chunk // 64
+        return matrix_map(index, address, *matrix, *box)
 
     def _is_settled(self) -> bool:
         version = 0
@@ -338,6 +339,7 @@ def _specialised(
         "BS_ROW_WARPS": config.row_warps,
         "BS_K_WARPS": config.k_warps,
         "BS_STAGES": config.stages,
+        "BS_SPLITS": config.splits,
         "BS_CHUNK": config.chunk,
         "BS_GATED": int(gated),
         "BS_RAGGED": int(ragged),

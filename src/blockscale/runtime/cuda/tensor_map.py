@@ -15,16 +15,27 @@ _SWIZZLED_BYTES = 128
 
 
 def matrix_map(
-    index: int, address: int, dtype: str, rows: int, columns: int, stride: int, box_rows: int
+    index: int,
+    address: int,
+    dtype: str,
+    rows: int,
+    columns: int,
+    stride: int,
+    box_rows: int,
+    box_panels: int,
 ) -> bytes:
     """Of a matrix whose rows are `stride` elements apart, copied in boxes of `box_rows`.
 
-    In shared memory a row of a box takes 128 bytes, its pieces of 16 bytes moved about as `wgmma`
-    expects them. What is outside the matrix is copied as zeros.
+    In shared memory a row of a box takes 128 bytes, a panel, its pieces of 16 bytes moved about as
+    `wgmma` expects them. Where columns are whole panels, they are a dimension of their own, and a
+    box has `box_panels`; else a box has one. What is outside the matrix is copied as zeros.
     """
-    columns_of_box = _SWIZZLED_BYTES // _TYPES[dtype][1]
-    box = columns_of_box, box_rows
-    return tensor_map(index, address, dtype, (columns, rows), (stride,), box, _SWIZZLE_128)
+    panel = _SWIZZLED_BYTES // _TYPES[dtype][1]
+    sizes, box = (columns, rows), (panel, box_rows)
+    if columns % panel:
+        return tensor_map(index, address, dtype, sizes, (stride,), box, _SWIZZLE_128)
+    in_panels, strides = (panel, rows, columns // panel), (stride, panel)
+    return tensor_map(index, address, dtype, in_panels, strides, (*box, box_panels), _SWIZZLE_128)
 
 
 @lru_cache(maxsize=1024)
