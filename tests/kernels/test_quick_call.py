@@ -26,7 +26,7 @@ from blockscale.problem import Kind, Problem, dtype_name
 from blockscale.runtime import load_quick_call
 from blockscale.runtime.cuda import functions
 from blockscale.runtime.cuda.driver import LaunchAttribute, LaunchConfig
-from blockscale.tensor import verbs
+from blockscale.tensor import find_plan
 
 LOADED = load_quick_call()
 pytestmark = pytest.mark.skipif(isinstance(LOADED, str), reason=str(LOADED))
@@ -113,7 +113,7 @@ class Machine:
             out_dtype=x.dtype,
             kept=(),
         )
-        q.plans[verbs._plan_key(x, [q], [bias], None, None, None, None)] = plan
+        q.plans[find_plan.plan_key(x, [q], [bias], None, None, None, None)] = plan
         return plan
 
 
@@ -315,7 +315,7 @@ def test_compilers_never_see_it(monkeypatch, forbidden):
 
     canonical = bs.quantize(torch.randn(32, 64), bs.NVFP4)
     if forbidden:
-        monkeypatch.setattr(verbs, "_run_quickly", forbid)
+        monkeypatch.setattr(find_plan, "_run_quickly", forbid)
         with pytest.raises(AssertionError):
             bs.matmul(torch.randn(1, 64), canonical)
     compiled = torch.compile(

@@ -1,0 +1,99 @@
+"""How a call finds what a call like it has found out before: its plan, or a quick call.
+
+Both are kept with the first weight. Every call comes this way first, and a small product is over
+sooner than a call is checked: what can be asked once is asked once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockscale import ops
+from blockscale.formats import Format
+from blockscale.numerics import Activation
+from blockscale.runtime import checks_enabled, is_deterministic
+from blockscale.tensor.qtensor import QTensor
+
+_MOST_PLANS = 256  # kept with a weight: more would be shapes that do not come back
+
+# Asked at every call, so found once.
+_run_quickly, _is_compiling = ops.run_quickly, torch.compiler.is_compiling
+
+
+def repeat_quickly(x: Tensor | QTensor, w: QTensor, bias: Tensor | None) -> Tensor | None:
+    """A call like one before it; None where it takes more than that."""
+    if _run_quickly is None or _is_compiling() or w.__class__ is not QTensor:
+        return None
+    return _run_quickly(w.quick_calls, x, bias)  # type: ignore[arg-type]  # x may be anything
+
+
+def find_plan(
+    x: Tensor | QTensor,
+    weights: list[QTensor],
+    biases: list[Tensor | None],
+    group_sizes: Tensor | None,
+    activation: str | Activation | None,
+    x_format: Format | str | None,
+    out_dtype: torch.dtype | None,
+) -> tuple[Hashable | None, ops.Plan | None]:
+    """The key of the call, None where it can have no plan; and its plan, if there is one by now."""
+    if isinstance(x, Tensor):
+        unobserved = ops.is_unobserved((x, *biases))
+    else:
+        unobserved = isinstance(x, QTensor) and ops.is_unobserved((*x.tensors, *biases))
+    if not unobserved:
+        return None, None
+    key = plan_key(x, weights, biases, group_sizes, activation, x_format, out_dtype)
+    plan = None if key is None else weights[0].plans.get(key)
+    return key, (plan if plan is not None and plan.is_current else None)
+
+
+def keep_new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -> ops.Plan | None:
+    """For calls to come; that there can be none is kept as well."""
+    plans = weights[0].plans
+    if key in plans and plans.get(key) is None:
+        return None
+    if len(plans) >= _MOST_PLANS:
+        plans.clear()
+    plans[key] = plan = ops.make_plan(call, tuple(weights[1:]))
+    return plan
+
+
+def plan_key(
+    x: Tensor | QTensor,
+    weights: list[QTensor],
+    biases: list[Tensor | None],
+    group_sizes: Tensor | None,
+    activation: str | Activation | None,
+    x_format: Format | str | None,
+    out_dtype: torch.dtype | None,
+) -> Hashable | None:
+    """What calls on the same weights must agree in to share a plan; None for those without."""
+    if weights[0].__class__ is not QTensor or not (
+        (activation is None or isinstance(activation, (str, Activation)))
+        and (out_dtype is None or isinstance(out_dtype, torch.dtype))
+    ):
+        return None  # an error, which is somebody else's to raise
+    if group_sizes is not None and (not isinstance(group_sizes, Tensor) or _sizes_are_read(x)):
+        return None  # likewise
+    up = None if len(weights) == 1 else (id(weights[1]), _facts(biases[1]))
+    of_x = _facts(x) if isinstance(x, Tensor) else _facts_of_codes(x)
+    bias, sizes = _facts(biases[0]), _facts(group_sizes)
+    return of_x, x_format, out_dtype, activation, is_deterministic(), bias, up, sizes
+
+
+def _facts(tensor: Tensor | None) -> tuple[Any, ...] | None:
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
+
+
+def _facts_of_codes(x: QTensor) -> tuple[Any, ...]:
+    return x.operand.kind, x.shape, _facts(x.codes), _facts(x.tensor_scale)
+
+
+def _sizes_are_read(x: Tensor | QTensor) -> bool:
+    """Whether group sizes must be looked at, call by call."""
+    return x.device.type != "cuda" or checks_enabled()

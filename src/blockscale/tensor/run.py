@@ -1,0 +1,81 @@
+"""Which way a call takes: by its plan, by a kernel that is chosen for it, or by the verb's op."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from blockscale import ops
+from blockscale.formats import Format
+from blockscale.numerics import Activation
+from blockscale.tensor.call import describe_call
+from blockscale.tensor.find_plan import find_plan, keep_new_plan
+from blockscale.tensor.qtensor import QTensor
+
+_keeps_quick_calls = ops.run_quickly is not None  # asked at every call, so found once
+
+
+def run(
+    x: Tensor | QTensor,
+    weights: list[QTensor],
+    biases: list[Tensor | None],
+    *,
+    group_sizes: Tensor | None = None,
+    activation: str | Activation | None = None,
+    x_format: Format | str | None = None,
+    x_tensor_scale: float | Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Without a plan the call is checked; the op is for where somebody watches."""
+    key = None
+    # int8 alone is left to kernels, which may have a plan for it.
+    if x_format in (None, "int8") and x_tensor_scale is None:
+        key, plan = find_plan(x, weights, biases, group_sizes, activation, x_format, out_dtype)
+        if plan is not None:
+            planned = plan(x if isinstance(x, Tensor) else x.operand, tuple(biases), group_sizes)
+            asked = x_format or out_dtype or activation or group_sizes is not None
+            if _keeps_quick_calls and not asked and isinstance(x, Tensor):
+                ops.keep_quick_call(weights[0].quick_calls, key, plan, x, biases[0])
+            return planned
+    call = describe_call(
+        x,
+        weights,
+        biases,
+        group_sizes=group_sizes,
+        activation=activation,
+        x_format=x_format,
+        x_tensor_scale=x_tensor_scale,
+        out_dtype=out_dtype,
+    )
+    if not ops.is_unobserved(call.tensors):
+        return _run_op(call)
+    plan = None if key is None else keep_new_plan(key, call, weights)
+    if plan is not None:
+        return plan(x if isinstance(x, Tensor) else x.operand, tuple(biases), group_sizes)
+    return ops.run_checked(call)
+
+
+def _run_op(call: ops.MatmulCall) -> Tensor:
+    first, rest = call.weights[0], call.weights[1:]
+    if rest:
+        verb = ops.gated_matmul if call.group_sizes is None else ops.grouped_gated_matmul
+    else:
+        verb = ops.matmul if call.group_sizes is None else ops.grouped_matmul
+    y: Tensor = verb(
+        call.x.tensors,
+        call.x.kind,
+        call.x.shape,
+        first.tensors,
+        rest[0].tensors if rest else [],
+        first.kind,
+        first.shape,
+        call.biases[0],
+        call.biases[1] if rest else None,
+        call.group_sizes,
+        call.activation,
+        call.x_format,
+        call.x_codebook,
+        call.x_tensor_scale,
+        call.out_dtype,
+    )
+    return y
