@@ -42,3 +42,7 @@ def write_model(folder, tensors, shards=1, **config):
     (folder / "generation_config.json").write_text("{}")
     (folder / "pytorch_model.bin").write_bytes(b"not to be copied")
     return folder
+
+
+def bytes_of(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

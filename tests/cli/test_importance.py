@@ -1,14 +1,11 @@
 """`blockscale quantize --importance`: measured, given, kept, and the same after a crash."""
 
-import sys
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
 import blockscale as bs
-from blockscale import cli, models
+from blockscale import models
 from blockscale.checkpoint import (
     ImportanceSource,
     Settings,
@@ -20,31 +17,12 @@ from blockscale.checkpoint import (
 from blockscale.checkpoint.importance import importance_of
 from blockscale.cli import importance as option
 from blockscale.models import importance as measuring
-from checkpoint.models import llama, write_model
+from checkpoint.models import bytes_of, llama, write_model
+from cli.quantizing import failing, quantised, run
 from models.tiny import write_tiny
 
 MSE = ("--format", "kbit4", "--scale", "mse")
 DOWN = "model.layers.0.mlp.down_proj"
-
-
-def run(*args):
-    return CliRunner().invoke(cli.commands, ["quantize", *map(str, args)], catch_exceptions=False)
-
-
-def failing(monkeypatch, capsys, *args):
-    monkeypatch.setattr(sys, "argv", ["blockscale", "quantize", *map(str, args)])
-    with pytest.raises(SystemExit) as stop:
-        cli.app()
-    assert stop.value.code == 2
-    return " ".join(capsys.readouterr().err.split())
-
-
-def quantised(folder):
-    return {name: q for name, q in load(folder).items() if isinstance(q, bs.QTensor)}
-
-
-def bytes_of(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 @pytest.fixture(scope="module")
