@@ -6,7 +6,7 @@ from blockscale.runtime.determinism import ask_deterministic, deterministic, is_
 from blockscale.runtime.environment import VARIABLES, checks_enabled, tuned_enabled
 from blockscale.runtime.identity import device_names
 from blockscale.runtime.memory import available_memory
-from blockscale.runtime.native import Native, load_native
+from blockscale.runtime.native_library import Native, load_native
 from blockscale.runtime.quick_call import load_quick_call
 from blockscale.runtime.target import (
     describe_device,

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import torch
 
-from blockscale.runtime.native import load_native
+from blockscale.runtime.native_library import load_native
 from blockscale.runtime.target import describe_device, devices, target_of
 
 

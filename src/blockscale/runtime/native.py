@@ -1,19 +1,8 @@
-"""The native CPU library: where it is, why it is not, and the C structs it takes.
-
-The library is built when the package is installed from source, if there is a compiler; without it
-everything runs on the reference kernels, and `doctor` and `explain` say so.
-"""
+"""What the native CPU library takes: the structs of csrc/abi.h, field by field, and its numbers."""
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import Structure, byref, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
-from functools import lru_cache
-from pathlib import Path
-from typing import NamedTuple
-
-from blockscale.runtime.environment import isa_override, native_override
-from blockscale.runtime.installed import installed_file
+from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 
 ABI_VERSION = 6
 ISAS = ("scalar", "avx2", "avx512", "amx")
@@ -22,7 +11,6 @@ ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 DECODERS = {"table": 0, "e4m3": 1, "e5m2": 2}
 CODE_LAYOUTS = {"bits": 0, "planes": 1, "lanes": 2}
 SEARCHES = {"": 0, "mse": 1, "four_over_six": 2}
-_FILE = "libblockscale_cpu.so"
 
 
 class Format(Structure):
@@ -178,45 +166,8 @@ class Amax(Structure):
     )
 
 
-class Native(NamedTuple):
-    """The loaded library. Calls release the GIL."""
-
-    library: ctypes.CDLL
-    path: Path
-    isa: str  # the best of this CPU, or what BLOCKSCALE_ISA asks for
-
-    def call(self, function: str, arguments: Structure) -> None:
-        """Run one of the library's functions on its struct."""
-        if getattr(self.library, function)(byref(arguments)):
-            raise MemoryError(f"{function}: out of memory for its scratch space")
-
-
-@lru_cache(maxsize=1)
-def load_native() -> Native | str:
-    """The library, or why there is none."""
-    override = native_override()
-    if override == "0":
-        return "BLOCKSCALE_NATIVE=0 turns it off"
-    path = Path(override) if override else installed_file(_FILE)
-    if path is None or not path.exists():
-        where = f" ({override} does not exist)" if override else ""
-        return f"no native library was built{where}: reinstall from source with a C++17 compiler"
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        return f"the native library does not load: {error}"
-    if library.bs_abi_version() != ABI_VERSION:
-        return f"{path} is of another version: reinstall the package"
-    best = ISAS[library.bs_best_isa()]
-    asked = isa_override()
-    if asked is None:
-        return Native(library, path, best)
-    if asked not in ISAS[: ISAS.index(best) + 1]:
-        return f"BLOCKSCALE_ISA={asked}: this CPU has {', '.join(ISAS[: ISAS.index(best) + 1])}"
-    return Native(library, path, asked)
-
-
 __all__ = [
+    "ABI_VERSION",
     "ACTIVATIONS",
     "CODE_LAYOUTS",
     "DECODERS",
@@ -228,11 +179,9 @@ __all__ = [
     "Format",
     "Matmul",
     "Matrices",
-    "Native",
     "Quantize",
     "Repack",
     "ScaleRule",
     "SmallFloat",
     "Weight",
-    "load_native",
 ]

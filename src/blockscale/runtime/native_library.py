@@ -1,0 +1,57 @@
+"""The native CPU library: where it is, or why it is not.
+
+It is built when the package is installed from source, if there is a compiler; without it everything
+runs on the reference kernels, and `doctor` and `explain` say so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import Structure, byref
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from blockscale.runtime.environment import isa_override, native_override
+from blockscale.runtime.installed import installed_file
+from blockscale.runtime.native import ABI_VERSION, ISAS
+
+_FILE = "libblockscale_cpu.so"
+
+
+class Native(NamedTuple):
+    """The loaded library. Calls release the GIL."""
+
+    library: ctypes.CDLL
+    path: Path
+    isa: str  # the best of this CPU, or what BLOCKSCALE_ISA asks for
+
+    def call(self, function: str, arguments: Structure) -> None:
+        """Run one of the library's functions on its struct."""
+        if getattr(self.library, function)(byref(arguments)):
+            raise MemoryError(f"{function}: out of memory for its scratch space")
+
+
+@lru_cache(maxsize=1)
+def load_native() -> Native | str:
+    """The library, or why there is none."""
+    override = native_override()
+    if override == "0":
+        return "BLOCKSCALE_NATIVE=0 turns it off"
+    path = Path(override) if override else installed_file(_FILE)
+    if path is None or not path.exists():
+        where = f" ({override} does not exist)" if override else ""
+        return f"no native library was built{where}: reinstall from source with a C++17 compiler"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return f"the native library does not load: {error}"
+    if library.bs_abi_version() != ABI_VERSION:
+        return f"{path} is of another version: reinstall the package"
+    best = ISAS[library.bs_best_isa()]
+    asked = isa_override()
+    if asked is None:
+        return Native(library, path, best)
+    if asked not in ISAS[: ISAS.index(best) + 1]:
+        return f"BLOCKSCALE_ISA={asked}: this CPU has {', '.join(ISAS[: ISAS.index(best) + 1])}"
+    return Native(library, path, asked)
