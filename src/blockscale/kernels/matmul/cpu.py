@@ -16,27 +16,25 @@ import ctypes
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from blockscale.formats import INT8
 from blockscale.kernels.contract import Parts
+from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
 from blockscale.kernels.native import (
     NativeConfig,
     call_native,
     decoded_rows,
     native_configs,
-    native_format,
     native_refusal,
-    pointer,
     streams,
 )
 from blockscale.kernels.panels import matrix, rows_of_groups
 from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
 from blockscale.numerics import Activation, parse_activation
-from blockscale.problem import Problem, dtype_name, parse_kind
+from blockscale.problem import Problem, dtype_name
 from blockscale.runtime import native
 
 NAME = "cpu"
@@ -121,7 +119,7 @@ def launch(
     if config.algorithm == "panels":
         _multiply_by_torch(problem, config, x, weights, biases, ends, activation, out)
         return
-    rows = _Rows.of(problem, config, x)
+    rows = _rows_of(problem, config, x)
     if not config.packs:
         whole = tuple(part.contiguous() for part in weights)
         _multiply(problem, config, rows, whole, biases, ends, activation, out)
@@ -154,8 +152,8 @@ class Launch:
             out = torch.empty(1, problem.n, dtype=problem.out_dtype)
             activation = parse_activation(problem.activation) if problem.gated else None
             bare: list[Tensor | None] = [None for _ in weights]
-            rows, begin = _Rows(x, None, None), self._row_begin
-            arguments = _arguments(
+            rows, begin = Rows(x, None, None), self._row_begin
+            arguments = matmul_arguments(
                 problem, config, rows, self._weights, bare, begin, activation, out
             )
             self._template = bytes(arguments)
@@ -211,34 +209,20 @@ def _pack(problem: Problem, part: Parts, group: int, first: int, last: int) -> P
     return Parts(*packed, tensor_scale, codebook)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """x as an algorithm takes it: numbers, or codes of int8 and their block scales."""
-
-    values: Tensor  # [rows, k]
-    scale: Tensor | None  # [rows]: tensor scales
-    block_scale: Tensor | None
-
-    @classmethod
-    def of(cls, problem: Problem, config: Config, x: Tensor | Parts) -> _Rows:
-        if isinstance(x, Tensor):
-            return cls(x if x.stride(-1) == 1 else x.contiguous(), None, None)
-        x = x.contiguous()  # one tensor scale may be spread over all rows
-        if config.algorithm == "int8":
-            return cls(x.codes, x.tensor_scale, x.scale)
-        every, shape = slice(0, problem.rows), (problem.rows, problem.k)
-        return cls(decoded_rows(problem.x_kind, config, x, shape, every), x.tensor_scale, None)
-
-    def __getitem__(self, rows: slice) -> _Rows:
-        scale = None if self.scale is None else self.scale[rows]
-        block_scale = None if self.block_scale is None else self.block_scale[rows]
-        return _Rows(self.values[rows], scale, block_scale)
+def _rows_of(problem: Problem, config: Config, x: Tensor | Parts) -> Rows:
+    if isinstance(x, Tensor):
+        return Rows(x if x.stride(-1) == 1 else x.contiguous(), None, None)
+    x = x.contiguous()  # one tensor scale may be spread over all rows
+    if config.algorithm == "int8":
+        return Rows(x.codes, x.tensor_scale, x.scale)
+    every, shape = slice(0, problem.rows), (problem.rows, problem.k)
+    return Rows(decoded_rows(problem.x_kind, config, x, shape, every), x.tensor_scale, None)
 
 
 def _multiply(
     problem: Problem,
     config: Config,
-    x: _Rows,
+    x: Rows,
     weights: tuple[Parts, ...],  # in lanes
     biases: tuple[Tensor | None, ...],
     ends: list[int],
@@ -248,65 +232,8 @@ def _multiply(
     """One of the library's own algorithms."""
     row_begin = (ctypes.c_int64 * len(ends))(*ends)
     kept = [None if bias is None else bias.contiguous() for bias in biases]
-    call = _arguments(problem, config, x, weights, kept, row_begin, activation, out)
+    call = matmul_arguments(problem, config, x, weights, kept, row_begin, activation, out)
     call_native(f"bs_{config.algorithm}", call)
-
-
-def _arguments(
-    problem: Problem,
-    config: Config,
-    x: _Rows,
-    weights: tuple[Parts, ...],
-    biases: list[Tensor | None],
-    row_begin: ctypes.Array[ctypes.c_int64],
-    activation: Activation | None,
-    out: Tensor,
-) -> native.Matmul:
-    """Borrows everything."""
-    gate = _weight(weights[0], biases[0])
-    up = gate if len(weights) == 1 else _weight(weights[1], biases[1])
-    format = _format(problem.w, pointer(weights[0].codebook))
-    return native.Matmul(
-        format,
-        format.table
-        if len(weights) == 1
-        else _format(problem.w, pointer(weights[1].codebook)).table,
-        gate,
-        up,
-        len(row_begin) - 1,
-        out.shape[1],
-        problem.k,
-        ctypes.addressof(row_begin),
-        pointer(x.values),
-        x.values.stride(0),
-        native.DTYPES[dtype_name(x.values.dtype)],
-        pointer(x.scale),
-        pointer(x.block_scale),
-        pointer(out),
-        out.stride(0),
-        native.DTYPES[problem.out],
-        native.ACTIVATIONS[activation.name if activation else ""],
-        activation.alpha if activation else 0.0,
-        activation.limit if activation else 0.0,
-        native.ISAS.index(config.isa),
-        config.threads,
-    )
-
-
-@lru_cache(maxsize=1024)
-def _format(kind: str, table: int | None) -> native.Format:
-    """By address, so that it is right for whatever table is there."""
-    return native_format(parse_kind(kind).format, table)
-
-
-def _weight(part: Parts, bias: Tensor | None) -> native.Weight:
-    return native.Weight(
-        pointer(part.codes),
-        pointer(part.scale),
-        pointer(part.tensor_scale),
-        pointer(bias),
-        0 if bias is None else native.DTYPES[dtype_name(bias.dtype)],
-    )
 
 
 def _multiply_by_torch(
@@ -320,7 +247,7 @@ def _multiply_by_torch(
     out: Tensor,
 ) -> None:
     """Some rows of the weight at a time: decode them, let torch multiply, finish."""
-    rows, shape = _Rows.of(problem, config, x), (problem.n, problem.k)
+    rows, shape = _rows_of(problem, config, x), (problem.n, problem.k)
     values = rows.values.float()
     for group, start, stop, first, last in _panels(problem, ends):
         branches = []
