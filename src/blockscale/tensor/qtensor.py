@@ -26,6 +26,7 @@ from blockscale.layouts import layout as find_layout
 from blockscale.numerics import check_rule, element_map, mxfp4_scales_to_nvfp4
 from blockscale.problem import Kind
 from blockscale.runtime import resolve_device, target_of
+from blockscale.tensor.index import parse_index
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -192,7 +193,7 @@ class QTensor:
         Rows can be cut at the layout's granularity: anywhere in canonical bytes, at multiples of
         128 in blocked scales. k cannot be cut.
         """
-        lead, rows = _parse_index(index, self)
+        lead, rows = parse_index(index, self.shape, self.layout)
         codes, scale, tensor_scale = self.codes[lead], self.scale[lead], self.tensor_scale
         whole = (*codes.shape[: codes.dim() - (self.codes.dim() - len(self.shape[:-2]))],)
         shape = (*whole, *self.shape[-2:])
@@ -306,31 +307,6 @@ def _check(q: QTensor) -> None:
             raise ValueError(
                 f"{name}: codes are on {q.codes.device} but {field} is on {part.device}"
             )
-
-
-def _parse_index(index: Any, q: QTensor) -> tuple[tuple[Any, ...], slice]:
-    """Indices of the leading dimensions, and the rows as a slice with explicit ends."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if Ellipsis in [part for part in parts if part is Ellipsis]:
-        at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-        parts[at : at + 1] = [slice(None)] * (len(q.shape) - len(parts) + 1)
-    if len(parts) > len(q.shape):
-        raise IndexError(f"{len(parts)} indices for a tensor of {len(q.shape)} dimensions")
-    parts += [slice(None)] * (len(q.shape) - len(parts))
-    *lead, rows, columns = parts
-    if not isinstance(columns, slice) or columns.indices(q.shape[-1]) != (0, q.shape[-1], 1):
-        raise IndexError("k cannot be cut: quantise the part you need, or dequantize first")
-    n, step = q.shape[-2], q.layout.row_granularity
-    if not isinstance(rows, slice):
-        raise IndexError(f"rows are cut by slices, got {rows!r}: for one row use [i : i + 1]")
-    start, stop, stride = rows.indices(n)
-    stop = max(start, stop)
-    if stride != 1 or start % step or (stop % step and stop != n):
-        raise IndexError(
-            f"rows {start}:{stop}:{stride} do not fall on the granularity {step} of layout "
-            f"{q.layout}: pack('rows') first, or cut at multiples of {step}"
-        )
-    return tuple(lead), slice(start, stop)
 
 
 def _convert_exactly(q: QTensor, target: Format) -> QTensor:
