@@ -53,7 +53,3 @@ BS_DEVICE void copy_box(u32 to, const void* map, int first, int second, int thir
         "l"(map), "r"(first), "r"(second), "r"(third), "r"(barrier)
         : "memory");
 }
-
-BS_DEVICE void fetch_map(const void* map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}

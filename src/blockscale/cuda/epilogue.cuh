@@ -20,23 +20,20 @@ BS_DEVICE void store_number(void* base, long long at, float value, int dtype) {
                                                            : Float16::from_floats(value, 0.0f));
 }
 
-// `count` of four neighbours, by one store where all are there and the place allows it.
-BS_DEVICE void store_four(void* base, long long at, const float (&value)[4], int count, int dtype) {
-    u8* to = static_cast<u8*>(base) + at * (dtype == FLOAT32 ? 4 : 2);
-    const int bytes = dtype == FLOAT32 ? 16 : 8;
-    if (count < 4 || reinterpret_cast<u64>(to) % bytes) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (i < count) store_number(base, at + i, value[i], dtype);
-    } else if (dtype == FLOAT32) {
-        *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);
-    } else if (dtype == BFLOAT16) {
-        *reinterpret_cast<uint2*>(to) =
-            make_uint2(BFloat16::from_floats(value[0], value[1]), BFloat16::from_floats(value[2], value[3]));
-    } else {
-        *reinterpret_cast<uint2*>(to) =
-            make_uint2(Float16::from_floats(value[0], value[1]), Float16::from_floats(value[2], value[3]));
+// Four neighbours by one store, whose place must be a multiple of its size.
+BS_DEVICE void store_four(void* base, long long at, const float (&value)[4], int dtype) {
+    if (dtype == FLOAT32) {
+        static_cast<float4*>(base)[at / 4] = make_float4(value[0], value[1], value[2], value[3]);
+        return;
     }
+    u32 pairs[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const u32 brain = BFloat16::from_floats(value[2 * i], value[2 * i + 1]);
+        const u32 half = Float16::from_floats(value[2 * i], value[2 * i + 1]);
+        pairs[i] = dtype == BFLOAT16 ? brain : half;
+    }
+    static_cast<uint2*>(base)[at / 4] = make_uint2(pairs[0], pairs[1]);
 }
 
 BS_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

@@ -37,6 +37,7 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
         if (SHARED_TABLE || WIDE) __syncthreads();
     };
     if (!a.settled) wait_for_previous();
+    let_next_start();
     fetch_tensor_scales(a, rows.group);
     for (int column = 0; column < rows.end - rows.begin; column += COLUMNS) {
         warp.run(rows, column, first, end, [&] {
@@ -57,7 +58,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BS_MIN_BLOCKS)
     stream(const __grid_constant__ Arguments a) {
     extern __shared__ __align__(128) u8 shared_memory[];
     u8* memory = shared_memory + BEFORE_BYTES;
-    let_next_start();
     for (int i = threadIdx.x; i < ZERO_BYTES / 4; i += THREADS) reinterpret_cast<u32*>(memory)[i] = 0;
 #if BS_RAGGED
     wait_for_previous();  // it may have written the group sizes

@@ -50,32 +50,59 @@ struct Finish {
     const Arguments& a;
     int group, first_row;  // of x
     float tensor_scale[BRANCHES];
+    bool whole;  // each quad can be stored at once
+    bool plain;  // and nothing is done to it but what tensor scales do
 
     BS_DEVICE Finish(const Arguments& a, int group, int first_row)
         : a(a), group(group), first_row(first_row) {
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++) tensor_scale[i] = a.weight[i].tensor_scale ? tensor_scales()[i] : 1.0f;
+        const u64 begin = reinterpret_cast<u64>(a.out);
+        whole = a.n % 4 == 0 && a.out_stride % 4 == 0 && begin % (a.out_dtype == FLOAT32 ? 16 : 8) == 0;
+        plain = whole && !GATED && !a.x_scale && !a.weight[0].bias;
+    }
+
+    BS_DEVICE int row_of(int quad) const { return first_row + quad / QUADS; }
+    BS_DEVICE int column_of(int quad) const { return blockIdx.x * ROWS + quad % QUADS * 4; }
+
+    BS_DEVICE void store_plain(const Quad& sum, int quad) const {
+        if (column_of(quad) >= a.n) return;
+        float value[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) value[j] = sum.of[0][j] * tensor_scale[0];
+        store_four(a.out, row_of(quad) * a.out_stride + column_of(quad), value, a.out_dtype);
     }
 
     BS_DEVICE void store(const Quad& sum, int quad) const {
-        const int row = first_row + quad / QUADS, column = blockIdx.x * ROWS + quad % QUADS * 4;
+        const int row = row_of(quad), column = column_of(quad);
         if (column >= a.n) return;
-        const int count = min(a.n - column, 4);
-        const float x_scale = a.x_scale ? a.x_scale[row] : 1.0f;
         float y[BRANCHES][4], value[4];
+        const float x_scale = a.x_scale ? a.x_scale[row] : 1.0f;
 #pragma unroll
-        for (int i = 0; i < BRANCHES; i++)
+        for (int i = 0; i < BRANCHES; i++) {
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                y[i][j] = sum.of[i][j] * x_scale * tensor_scale[i];
-                if (a.weight[i].bias && j < count)
-                    y[i][j] += load_number(a.weight[i].bias,
-                                           static_cast<long long>(group) * a.n + column + j, a.bias_dtype);
-            }
+            for (int j = 0; j < 4; j++) y[i][j] = sum.of[i][j] * x_scale * tensor_scale[i];
+            if (a.weight[i].bias) add_bias(y[i], i, column);
+        }
 #pragma unroll
         for (int j = 0; j < 4; j++)
             value[j] = GATED ? activate(a.activation, y[0][j], y[BRANCHES - 1][j], a.alpha, a.limit) : y[0][j];
-        store_four(a.out, row * a.out_stride + column, value, count, a.out_dtype);
+        const long long at = row * a.out_stride + column;
+        if (whole) {
+            store_four(a.out, at, value, a.out_dtype);
+            return;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (column + j < a.n) store_number(a.out, at + j, value[j], a.out_dtype);
+    }
+
+    BS_DEVICE void add_bias(float (&y)[4], int branch, int column) const {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (column + j < a.n)
+                y[j] += load_number(a.weight[branch].bias, static_cast<long long>(group) * a.n + column + j,
+                                    a.bias_dtype);
     }
 };
 
@@ -95,6 +122,15 @@ BS_DEVICE void for_quads(int begin, int end, const Add& add, const Store& store)
         for (int i = 0; i < AT_ONCE; i++)
             if (first + i * THREADS < end) store(sums[i], first + i * THREADS);
     }
+}
+
+// Without the questions that most products need not be asked, there are few instructions for each quad.
+template <int SHARE, class Add>
+BS_DEVICE void finish_quads(const Finish& finish, int begin, int end, const Add& add) {
+    if (!GATED && finish.plain)
+        for_quads<SHARE>(begin, end, add, [&](const Quad& sum, int quad) { finish.store_plain(sum, quad); });
+    else
+        for_quads<SHARE>(begin, end, add, [&](const Quad& sum, int quad) { finish.store(sum, quad); });
 }
 
 #if BS_CLUSTER
@@ -117,16 +153,14 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
                         make_float4(sum.of[i][0], sum.of[i][1], sum.of[i][2], sum.of[i][3]);
             });
     meet_cluster();
-    for_quads<SPLITS>(
-        quads * split / SPLITS, quads * (split + 1) / SPLITS,
-        [&](Quad& sum, int quad) {
+    finish_quads<SPLITS>(
+        finish, quads * split / SPLITS, quads * (split + 1) / SPLITS, [&](Quad& sum, int quad) {
 #pragma unroll
             for (int s = 0; s < SPLITS; s++)
 #pragma unroll
                 for (int i = 0; i < BRANCHES; i++)
                     sum.add(i, load_of_block(shared_address(place(i, quad)), s));
-        },
-        [&](const Quad& sum, int quad) { finish.store(sum, quad); });
+        });
     leave_cluster();
 }
 #else
@@ -134,11 +168,10 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
 BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& rows, int first_column,
                                 int columns) {
     const Finish finish(a, rows.group, rows.begin + first_column);
-    const auto to_out = [&](const Quad& sum, int quad) { finish.store(sum, quad); };
     const auto from_warps = [&](Quad& sum, int quad) { add_warps(sum, left, quad); };
     const int quads = columns * QUADS;
     if (SPLITS == 1) {
-        for_quads<1>(0, quads, from_warps, to_out);
+        finish_quads<1>(finish, 0, quads, from_warps);
         return;
     }
     constexpr int SIZE = COLUMNS * QUADS;
@@ -161,15 +194,13 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
     __syncthreads();
     if (!is_last) return;
     __threadfence();
-    for_quads<1>(
-        0, quads,
-        [&](Quad& sum, int quad) {
+    finish_quads<1>(
+        finish, 0, quads, [&](Quad& sum, int quad) {
 #pragma unroll SPLITS <= 8 ? SPLITS : 4
             for (int s = 0; s < SPLITS; s++)
 #pragma unroll
                 for (int i = 0; i < BRANCHES; i++)
                     sum.add(i, __ldcg(partial + (s * BRANCHES + i) * SIZE + quad));
-        },
-        to_out);
+        });
 }
 #endif

@@ -29,11 +29,9 @@ struct Ring : Place {
         __shared__ u64 memory[2 * SLOTS];
         barriers = shared_address(memory);
         if (has_weights_copied()) {
-            for (int i = 0; i < BRANCHES; i++) fetch_map(a.code_map[i]), fetch_map(a.scale_map[i]);
             for (int i = 0; i < STAGES; i++) make_barrier(full(i), 2), make_barrier(read(i), ROW_WARPS);
             show_barriers();
         }
-        if (has_x_copied()) fetch_map(a.x_map);
     }
 
     // It makes the barriers, and can use them at once. The others must meet it first.

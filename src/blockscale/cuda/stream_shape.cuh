@@ -32,23 +32,24 @@ struct Arguments {
     u64 code_map[2][16];
     u64 scale_map[2][16];
 #endif
-    Weight weight[2];
-    const void* x;            // [rows, k], rows apart by x_stride elements; BS_X_CODED: by bytes of codes
-    const float* x_scale;     // one per row, or null
-    const u8* x_block_scale;  // BS_X_CODED
-    void* out;             // [rows, n]
-    const void* group_sizes;
-    float* partial;   // sums of the other splits
-    u32* arrivals;    // one counter for each output tile, zero between launches
-    long long x_stride;
-    long long x_block_stride;
-    long long out_stride;
+    // Most products need no more than the next 128 bytes, which come to a multiprocessor 64 at a time.
     int m, n, k, groups;
+    int settled;  // no kernel that may still run writes the weights
     int bias_dtype, out_dtype;
     int activation;
     float alpha, limit;
     int sizes_are_64_bits;
-    int settled;  // no kernel that may still run writes the weights
+    void* out;  // [rows, n], rows apart by out_stride elements
+    long long out_stride;
+    const void* x;  // [rows, k], rows apart by x_stride elements; BS_X_CODED: by bytes of codes
+    long long x_stride;
+    const float* x_scale;  // one per row, or null
+    Weight weight[2];
+    const u8* x_block_scale;  // BS_X_CODED
+    long long x_block_stride;
+    const void* group_sizes;
+    float* partial;  // sums of the other splits
+    u32* arrivals;   // one counter for each output tile, zero between launches
 };
 
 // Of 5 bits, a table in shared memory has the positive half: others than symmetric ones stay in registers, and its

@@ -138,7 +138,7 @@ def _table_shapes(problem: Problem, columns: int) -> list[_Shape]:
 
 
 def _of_eight_warps(problem: Problem, columns: int) -> list[_Shape]:
-    """Blocks of clusters, with room beside them for the next kernel's where they are few and an even
+    """Blocks of clusters, with room beside them for the next kernel's where they are few, an even
     number to a cluster; with room for long stages where tables of gate and up are in registers."""
     format = problem.w_kind.format
     if problem.gated:
