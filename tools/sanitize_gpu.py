@@ -42,6 +42,8 @@ def _verbs(format: bs.Format) -> None:
     small = bs.quantize(torch.randn(64, 4096, device="cuda"), format).prepare()
     for m in (2, 24):  # k is split between blocks
         bs.matmul(torch.randn(m, 4096, device="cuda", dtype=torch.bfloat16), small)
+    odd = bs.quantize(torch.randn(n, 416, device="cuda"), format).prepare()  # no whole panels of x
+    bs.matmul(torch.randn(24, 416, device="cuda", dtype=torch.bfloat16), odd)
     for sizes in ([1, 0, 2, 1], [30, 0, 5, 60]):
         x = torch.randn(sum(sizes) + 3, k, device="cuda", dtype=torch.bfloat16)
         groups = torch.tensor(sizes, device="cuda")

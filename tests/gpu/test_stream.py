@@ -323,14 +323,14 @@ def test_both_quantised(x_format, m):
 @pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT4], ids=str)
 @pytest.mark.parametrize("m", [1, 2, 4, 8, 16, 32, 64, 128])
 def test_every_config(some, m):
-    q, w = weight(some, 130, 1280)
+    q, w = weight(some, 132, 1280)
     x = torch.randn(m, 1280).bfloat16()
     problem = bs.explain(x.cuda(), w).problem
     for config in sm80.configs(problem):
-        for splits, cluster in {(1, False), (2, False), (2, True), (5, True)}:
+        for splits, cluster in {(1, False), (2, False), (2, True), (3, True), (5, True)}:
             if splits > 1 and not cluster and m > config.columns:
                 continue  # several turns share a counter
-            out = torch.full((m, 130), float("nan"), dtype=torch.bfloat16, device="cuda")
+            out = torch.full((m, 132), float("nan"), dtype=torch.bfloat16, device="cuda")
             chosen = replace(config, splits=splits, cluster=cluster)
             launch = (problem, chosen, x.cuda(), (as_groups(w.operand),), (None,), None, out)
             sm80.launch(*launch)
@@ -338,6 +338,35 @@ def test_every_config(some, m):
             again = torch.empty_like(out)
             sm80.launch(*launch[:-1], again)
             assert torch.equal(out, again), config
+
+
+@pytest.mark.parametrize("m", [1, 8, 40])
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_outputs_are_stored_wherever_they_are(m, out_dtype):
+    """Four at a time, where rows begin at multiples of four and end there; one by one elsewhere."""
+    for n, stride, begin in (
+        (132, 132, 0),
+        (132, 140, 4),
+        (132, 135, 0),
+        (132, 132, 1),
+        (131, 132, 0),
+    ):
+        q, w = weight(bs.NVFP4, n, 320)
+        x, bias = torch.randn(m, 320).bfloat16(), torch.randn(n)
+        for added in (None, bias):
+            of = bs.explain(x.cuda(), w, added if added is None else added.cuda()).problem
+            problem = replace(of, out=str(out_dtype).removeprefix("torch."))
+            place = torch.full(
+                (begin + m * stride + 8,), float("nan"), dtype=out_dtype, device="cuda"
+            )
+            out = place.as_strided((m, n), (stride, 1), begin)
+            biases = (None if added is None else added.cuda()[None],)
+            parts = (as_groups(w.operand),)
+            sm80.launch(problem, sm80.configs(problem)[0], x.cuda(), parts, biases, None, out)
+            check(q, out.cpu(), x.double(), exact(q), out_dtype, x.dtype, added)
+            out.fill_(0)
+            outside = place.isnan().sum().item()
+            assert outside == place.numel() - m * n, "nothing is written beside the output"
 
 
 @pytest.mark.parametrize("some", SOME, ids=str)
