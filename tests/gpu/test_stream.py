@@ -354,8 +354,8 @@ def test_outputs_are_stored_wherever_they_are(m, out_dtype):
         q, w = weight(bs.NVFP4, n, 320)
         x, bias = torch.randn(m, 320).bfloat16(), torch.randn(n)
         for added in (None, bias):
-            of = bs.explain(x.cuda(), w, added if added is None else added.cuda()).problem
-            problem = replace(of, out=str(out_dtype).removeprefix("torch."))
+            asked = bs.explain(x.cuda(), w, out_dtype=out_dtype).problem
+            problem = replace(asked, bias=added is not None)
             place = torch.full(
                 (begin + m * stride + 8,), float("nan"), dtype=out_dtype, device="cuda"
             )
