@@ -61,6 +61,9 @@ template <Search SEARCH, u32 CARRY_FROM, class Weights, class Numbers>
 void quantize(const Call& call) {
     const Tables<Kind::Element> tables(call.codebook);
     using Encoder = decltype(tables.encoder);
+    Brackets<Kind, SEARCH == NEIGHBOURS> near;
+    near.fit = true;
+    if constexpr (near.EXIST) near.fill(call.codebook, 0, 1);
     using Rule = ScaleRule<Kind, CARRY_FROM>;
     Run<Numbers, Kind::BLOCK> run;
     for (int64_t b = 0; b < call.blocks; ++b) {
@@ -69,7 +72,7 @@ void quantize(const Call& call) {
         const Block numbers(run, 0);
         const Weights weights = read_weights<Weights>(call.importance, first);
         const Rule rule(call.tensor_scale[b]);
-        const BlockScale scale = choose_scale<SEARCH>(numbers, weights, rule, tables.encoder);
+        const BlockScale scale = choose_scale<SEARCH>(numbers, weights, rule, tables.encoder, near);
         const BlockQuantizer<Kind, Kind::BLOCK, Encoder> block(numbers, scale, rule.tensor_scale(),
                                                                tables.encoder);
         Packed<Kind::BITS, BIT_STREAM, Kind::BLOCK, Encoder> packed;
@@ -103,6 +106,14 @@ extern "C" void quantize_blocks(int64_t rule, int64_t dtype, int64_t blocks, con
                                 const float* importance, uint8_t* codes, uint32_t* scales) {
     static void (*const rules[])(const Call&) = {RULES};
     rules[rule]({dtype, blocks, x, tensor_scale, codebook, importance, codes, scales});
+}
+
+// How many scales a search weighs with one lookup for each number; 0 where the codebook does not allow it.
+extern "C" int64_t scales_of_a_lookup(const float* codebook) {
+    Brackets<Kind, true> near;
+    near.fit = true;
+    if constexpr (near.EXIST) near.fill(codebook, 0, 1);
+    return near.fit ? near.GROUP : 0;
 }
 
 // Each pair of codes with a scale of its own; the three dtypes one after the other.

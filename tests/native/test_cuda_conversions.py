@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from blockscale.formats import KBIT4, NVFP4
+from blockscale.formats import CATALOGUE, KBIT4, NVFP4
 from blockscale.kernels.cuda_format import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
 from blockscale.numerics import (
     decode_scale,
@@ -19,6 +19,7 @@ from blockscale.numerics import (
     rules_of,
     tensor_scale_of,
 )
+from blockscale.numerics.elements import decode
 from blockscale.runtime.cuda import FOLDER
 from hard_inputs import DTYPES, EVERY, any_bits, codebook, columns, hard_rows, row_scales
 
@@ -181,6 +182,65 @@ def test_weighted_errors_choose_as_the_definition_does(format):
         for tensor_scale in row_scales(format, x)[:1]:
             given = None if tensor_scale is None else tensor_scale[0]
             conversions(format).check_quantize(x[0], given, ["mse"], importance)
+
+
+def searched_rows(format):  # float32 [rows, k]
+    """Blocks whose best scale may be any of the candidates, or one of two that are as good."""
+    block, blocks = format.block, max(1280 // format.block, 2)
+    codes = torch.arange(1 << format.element.bits, dtype=torch.uint8)
+    table = torch.tensor(format.codebook) if format.is_codebook else None
+    values = decode(codes, format.element, table).float().nan_to_num(0.0, 0.0, 0.0)
+    scale = torch.randint(50, 70, (8, blocks, 1)).div(16).exp2() * 2.0**-4
+    on_grids = []
+    for most in (1.0, 0.75, 0.6, 0.5, 0.3):  # the larger ones of a coarser grid are missing
+        few = values[values.abs() <= values.abs().max() * most]
+        few = few if len(few) else values
+        on_grids.append(few[torch.randint(len(few), (8, blocks, block))] * scale)
+    normal = torch.randn(8, blocks, block)
+    outlier = normal * 0.03
+    outlier[..., 3] = 1.0
+    constant = normal.sign() * scale
+    halves = (normal * 2).round() / 2
+    every = torch.stack([*on_grids, normal, outlier, constant, halves, normal.square()])
+    beside = (every.view(torch.int32) + torch.randint(-2, 3, every.shape, dtype=torch.int32)).view(
+        torch.float32
+    )
+    return torch.cat([every, torch.where(every == 0, every, beside)]).flatten(0, 1).flatten(1)
+
+
+@pytest.mark.parametrize("format", SEARCHED, ids=str)
+def test_searches_choose_among_all_candidates(format):
+    x = searched_rows(format)
+    importance = torch.rand(x.shape[1]).pow(8)
+    given = torch.full((len(x),), 0.0371) if format.has_tensor_scale else None
+    for off in OFF if format in (NVFP4, KBIT4) else (0,):
+        for dtype in DTYPES[:2]:
+            for weights in (None, importance):
+                conversions(format, off).check_quantize(x.to(dtype), given, ["mse"], weights)
+
+
+def test_searches_end_a_binade_away():
+    """Above, where the values of a coarser grid are not among those of a finer one; below, where
+    many small numbers gain more than the largest one loses, and would gain more further down."""
+    signs = torch.randint(2, (2, 2048)) * 2.0 - 1
+    fine = codebook(3, [-1.0, -0.5, -0.3, -0.1, 0.1, 0.3, 0.5, 1.0])
+    above = torch.tensor([0.5, 0.3, 0.1])[torch.randint(3, signs.shape)]
+    coarse = codebook(2, [-1.0, -0.5, 0.5, 1.0]).replace(name="coarse", block=256)
+    below = torch.tensor([0.25, 0.234375])[:, None].expand(signs.shape).clone()
+    for format, x, amax, best in ((fine, above, 0.5, 1.0), (coarse, below, 1.0, 0.5)):
+        x[:, :: format.block] = amax
+        expected = quantize_rows(x, format, "mse", torch.ones(2), torch.tensor(format.codebook))
+        assert decode_scale(expected.scale, format.scale).eq(best).all()
+        conversions(format).check_quantize(x * signs, torch.ones(2), ["mse"])
+
+
+def test_candidates_share_lookups():
+    wanted = {NVFP4: 3, KBIT4: 4, CATALOGUE["kbit2"]: 4, CATALOGUE["kbit3"]: 4}
+    wanted |= {CATALOGUE["kbit5"]: 2, CATALOGUE["mxfp4"]: 1, CROWDED: 0}
+    for format, scales in wanted.items():
+        compiled = conversions(format)
+        table = ctypes.c_void_p(None if compiled.codebook is None else compiled.codebook.data_ptr())
+        assert compiled.library.scales_of_a_lookup(table) == scales, format
 
 
 def beside_boundaries(format, divisors, k):

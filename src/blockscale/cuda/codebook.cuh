@@ -6,7 +6,7 @@ template <int BITS>
 struct Codebook {
     static constexpr bool IS_FLOAT = false, IN_STEPS = false;
     static constexpr int COUNT = 1 << BITS, MAX_EXPONENT = 0;
-    static constexpr float MAX = 1.0f, KEPT = 1.033f, KEPT_TO_FOUR = 0.0f;
+    static constexpr float MAX = 1.0f, KEPT = 1.033f;
     static EXACT float saturated(float x) { return x; }  // the search for a code ends by itself
 };
 
@@ -48,8 +48,6 @@ class Table {
             if (inside > 1) in_intervals = false;
             middle_[i] = inside ? sum(entries_[below], 0.0f) : float_of(INFINITE_BITS);  // no -0
             code_[i] = below;
-            low_[i] = value(below);
-            high_[i] = value(below + (inside > 0));
         }
     }
 
@@ -70,15 +68,9 @@ class Table {
 
     // x less the nearest value times d, with r nearly 1 / d; where that is not clear, of another value that
     // is as near.
-    template <Reach REACH>
+    template <Reach>
     EXACT float off(float x, float d, float r) const {
-        if constexpr (REACH == ANYWHERE || !HAS_INTERVALS) {
-            return fused(-nearest(product(x, r)), d, x);
-        } else {
-            const u32 place = REACH == BEYOND ? place_beyond(x, r) : place_of(x, r);
-            const float low = fused(-at(low_, place), d, x), high = fused(-at(high_, place), d, x);
-            return smaller(magnitude(low), magnitude(high));
-        }
+        return fused(-nearest(product(x, r)), d, x);
     }
 
     bool ordinary, in_intervals;
@@ -90,14 +82,9 @@ class Table {
     static constexpr int PER_ONE = int((COUNT - 0.625f) / Codebook<BITS>::KEPT);
     static constexpr float COUNT_FROM = 12582914.0f;  // 1.5 * 2^23 and a half interval
 
-    static EXACT u32 place(float counted) { return bits_of(counted) & (4 * INTERVALS - 4); }
     static EXACT u32 place_of(float x, float r) {
-        return place(fused(x, product(r, 4 * PER_ONE), COUNT_FROM + 4 * COUNT));
-    }
-    static EXACT u32 place_beyond(float x, float r) {
-        constexpr int MOST = 4 * COUNT - 4;
-        const float in_unit = fused_to_unit(x, product(r, 2.0f * PER_ONE / MOST), 0.5f);
-        return place(fused(in_unit, 2 * MOST, COUNT_FROM + 4));
+        const float counted = fused(x, product(r, 4 * PER_ONE), COUNT_FROM + 4 * COUNT);
+        return bits_of(counted) & (4 * INTERVALS - 4);
     }
     template <class T>
     static EXACT T at(const T* entries, u32 place) {
@@ -114,6 +101,6 @@ class Table {
     }
 
     float entries_[2 * COUNT];  // midpoints, then values
-    float middle_[INTERVALS], low_[INTERVALS], high_[INTERVALS];
+    float middle_[INTERVALS];
     u32 code_[INTERVALS];
 };

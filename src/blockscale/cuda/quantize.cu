@@ -61,6 +61,23 @@ struct Encoders<Codebook<BITS>> {
 };
 
 using Encoder = Encoders<Element>::Type;
+using Near = Brackets<Kind, BS_SEARCH == NEIGHBOURS>;
+
+// What lanes look up.
+struct Tables {
+    Encoders<Element> encoders;
+    Near near;
+
+    EXACT void fill(const float* codebook) {
+        encoders.fill(codebook);
+        if constexpr (Near::EXIST) {
+            if (threadIdx.x == 0) near.fit = true;
+            __syncthreads();
+            near.fill(codebook, threadIdx.x, THREADS);
+            __syncthreads();
+        }
+    }
+};
 
 constexpr int BLOCKS = VALUES / PART;  // of a lane
 
@@ -104,8 +121,9 @@ struct Unit<true> : Unit<false> {
 };
 
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
-EXACT void quantize_unit(const Arguments& a, const Encoder& encoder, const Place& at,
+EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& at,
                          const Rule& rule, bool writes) {
+    const Encoder& encoder = tables.encoders.encoder;
     Unit<BS_WEIGHTED> unit(a, at);
     Packed<Kind::BITS, BS_PACKING, VALUES, Encoder> packed;
     u32 scales[BLOCKS];
@@ -114,7 +132,7 @@ EXACT void quantize_unit(const Arguments& a, const Encoder& encoder, const Place
     for (int first = 0; first < VALUES; first += PART) {
         const BlockNumbers<Kind, PART> numbers(unit.run, first);
         const auto weights = unit.weights(first);
-        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder);
+        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder, tables.near);
         const BlockQuantizer<Kind, PART, Encoder> block(numbers, scale, rule.tensor_scale(), encoder);
         put_codes(block, unit.run, packed, first);
         lost[first / PART] = numbers.ZERO_CODES && numbers.lost;
@@ -132,7 +150,7 @@ EXACT void quantize_unit(const Arguments& a, const Encoder& encoder, const Place
 
 // One thread block makes a row: its tensor scale first, then its codes from numbers still in the cache.
 template <TensorScale KIND>
-EXACT void quantize_row(const Arguments& a, const Encoder& encoder, u32 row) {
+EXACT void quantize_row(const Arguments& a, const Tables& tables, u32 row) {
     const u32 units = a.rows.in_row.divisor;
     Place at = a.rows.place(row * units);
     u32 largest = 0;
@@ -148,7 +166,7 @@ EXACT void quantize_row(const Arguments& a, const Encoder& encoder, u32 row) {
     for (u32 first = 0; first < units; first += THREADS) {
         const u32 unit = first + threadIdx.x;
         at.unit = smaller(unit, units - 1);
-        quantize_unit(a, encoder, at, rule, unit < units);
+        quantize_unit(a, tables, at, rule, unit < units);
     }
 }
 
@@ -158,18 +176,18 @@ constexpr int threads_of_sm() {
     if (BS_SEARCH == FROM_AMAX) return Element::IS_FLOAT ? 1024 : 640;
     if (BS_SEARCH == FOUR_OVER_SIX) return 640;
     if (PART <= 16) return BS_WEIGHTED ? 512 : 896;
-    return (BS_WEIGHTED ? 256 : 384) + (Element::IS_FLOAT ? 128 : 0);
+    return BS_WEIGHTED ? 384 : Element::IS_FLOAT ? 512 : 640;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
     quantize(const __grid_constant__ Arguments a) {
-    __shared__ Encoders<Element> encoders;
+    __shared__ Tables tables;
     wait_for_previous();
-    encoders.fill(a.codebook);
+    tables.fill(a.codebook);
     if constexpr (DERIVED) {
         const u32 rows = a.rows.in_row.divide(a.rows.units);
         for (u32 row = blockIdx.x; row < rows; row += gridDim.x)
-            quantize_row<BS_TENSOR_SCALE>(a, encoders.encoder, row);
+            quantize_row<BS_TENSOR_SCALE>(a, tables, row);
     } else {
         // From the end: what was read last, for a tensor scale or before, may still be in the cache.
         const u32 begin = (gridDim.x - 1 - blockIdx.x) * a.share;
@@ -179,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
             const Place at = a.rows.place(smaller(unit, end - 1));
             const float* given = reinterpret_cast<float*>(a.tensor_scale.row(at.group, at.row));
             const Rule rule(BS_TENSOR_SCALE == GIVEN ? *given : 1.0f);
-            quantize_unit(a, encoders.encoder, at, rule, unit < end);
+            quantize_unit(a, tables, at, rule, unit < end);
         }
     }
 }

@@ -6,8 +6,8 @@
 enum Specials { NUMBERS, ONE_NAN, IEEE };
 
 // How far the quotients of a block go: beyond the largest value; not so far that they round beyond it; or
-// not so far that they round beyond four. ANYWHERE, where a codebook knows nothing of them.
-enum Reach { ANYWHERE, BEYOND, UP_TO_LARGEST, UP_TO_FOUR };
+// not so far that they round beyond four.
+enum Reach { BEYOND, UP_TO_LARGEST, UP_TO_FOUR };
 
 // CARRIES is false where rounding stays inside a binade; SHIFT is added to the usual bias.
 template <int EXPONENT_BITS, int MANTISSA_BITS, Specials SPECIALS, bool CARRIES = true, int SHIFT = 0>
