@@ -31,9 +31,10 @@ BS_DEVICE void add_warps(Quad& sum, const float* left, int quad) {
             sum.add(branch, *reinterpret_cast<const float4*>(from + (warp * BRANCHES + branch) * COLUMNS * SUM_PITCH));
 }
 
-// Tensor scales are wanted last, when there is nothing left to do but wait: so they are fetched first.
+// Tensor scales are wanted last, when there is nothing left to do but wait: so they are fetched first. They have 16
+// bytes for themselves: a load of their neighbours may be made as wide as that, and would meet the copy.
 BS_DEVICE float* tensor_scales() {
-    __shared__ float memory[BRANCHES];
+    __shared__ __align__(16) float memory[4];
     return memory;
 }
 
