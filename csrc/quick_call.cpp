@@ -88,7 +88,7 @@ struct QuickCall {
   long long version;
   PyObject *questions;                 // (callable, arguments, answer), each
   PyObject *stream, *stream_arguments;
-  PyObject *empty, *sizes, *options;   // make the result
+  PyObject *empty, *empty_arguments;   // make the result
   Launch launch;
   void *function;
   Facts x, bias;
@@ -265,7 +265,7 @@ PyObject *attempt(const QuickCall *call, PyObject *x, PyObject *bias) {
   void *stream = PyLong_AsVoidPtr(handle.object);
   if (!stream && PyErr_Occurred()) return nullptr;
 
-  PyObject *out = PyObject_Call(call->empty, call->sizes, call->options);
+  PyObject *out = PyObject_Call(call->empty, call->empty_arguments, nullptr);
   if (!out) return nullptr;
   View of_out;
   if (look(out, &of_out)) {
@@ -335,19 +335,19 @@ PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *nam
   static const char *names[] = {
       "key", "kept", "x", "bias", "arguments", "x_at", "x_stride_at", "out_at", "bias_at", "x_map", "launch",
       "function", "config", "attributes", "counted", "version", "questions", "stream", "stream_arguments",
-      "empty", "sizes", "options", nullptr};
+      "empty", "empty_arguments", nullptr};
   const Owned made(PyType_GenericAlloc(type, 0));
   if (!made) return nullptr;
   auto *call = reinterpret_cast<QuickCall *>(made.object);
   PyObject *key, *kept, *x, *bias, *arguments, *x_map, *config, *attributes, *counted, *questions, *stream;
-  PyObject *stream_arguments, *empty, *sizes, *options;
+  PyObject *stream_arguments, *empty, *empty_arguments;
   unsigned long long entry, function;
   if (!PyArg_ParseTupleAndKeywords(
-          positional, named, "OOOOSnnnnOKKSSO!LO!OO!OO!O!", const_cast<char **>(names), &key, &kept, &x,
+          positional, named, "OOOOSnnnnOKKSSO!LO!OO!OO!", const_cast<char **>(names), &key, &kept, &x,
           &bias, &arguments, &call->x_at, &call->x_stride_at, &call->out_at, &call->bias_at, &x_map, &entry,
           &function, &config, &attributes, &PyTuple_Type, &counted, &call->version, &PyTuple_Type,
-          &questions, &stream, &PyTuple_Type, &stream_arguments, &empty, &PyTuple_Type, &sizes,
-          &PyDict_Type, &options)) {
+          &questions, &stream, &PyTuple_Type, &stream_arguments, &empty, &PyTuple_Type,
+          &empty_arguments)) {
     return nullptr;
   }
   const auto hold = [](PyObject **member, PyObject *object) {
@@ -365,14 +365,13 @@ PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *nam
   hold(&call->stream, stream);
   hold(&call->stream_arguments, stream_arguments);
   hold(&call->empty, empty);
-  hold(&call->sizes, sizes);
-  hold(&call->options, options);
+  hold(&call->empty_arguments, empty_arguments);
   call->launch = reinterpret_cast<Launch>(static_cast<uintptr_t>(entry));
   call->function = reinterpret_cast<void *>(static_cast<uintptr_t>(function));
   call->has_bias = bias != Py_None;
   if (!describe(x, &call->x) || (call->has_bias && !describe(bias, &call->bias))) return nullptr;
   if (!is_sound(call)) {
-    PyErr_SetString(PyExc_ValueError, "sizes, places or questions that make no sense");
+    PyErr_SetString(PyExc_ValueError, "arguments, places or questions that make no sense");
     return nullptr;
   }
   Py_IncRef(made.object);
@@ -383,7 +382,7 @@ void free_quick_call(PyObject *self) {
   auto *call = reinterpret_cast<QuickCall *>(self);
   for (PyObject *held : {call->key, call->kept, call->arguments, call->x_map, call->config, call->attributes,
                          call->counted, call->questions, call->stream, call->stream_arguments, call->empty,
-                         call->sizes, call->options}) {
+                         call->empty_arguments}) {
     Py_DecRef(held);
   }
   PyTypeObject *type = Py_TYPE(self);

@@ -393,15 +393,18 @@ def test_what_the_driver_refuses_is_told_by_python(machine, q, monkeypatch):
 
 
 def test_running_out_of_memory(machine, q, monkeypatch):
-    x, really = rows(1), torch.empty
-    full = []
+    x, full = rows(1), []
 
-    def empty(*sizes, **options):
-        if full:
-            raise torch.OutOfMemoryError("full")
-        return really(*sizes, **options)
+    def unless_full(really):
+        def empty(*arguments, **options):
+            if full:
+                raise torch.OutOfMemoryError("full")
+            return really(*arguments, **options)
 
-    monkeypatch.setattr(torch, "empty", empty)
+        return empty
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, unless_full(getattr(torch, name)))
     machine.plan(q, x)
     settle(x, q)
     launched = len(machine.launches)
@@ -472,7 +475,7 @@ def test_nothing_is_leaked(machine, q):
     x, bias = rows(1), torch.randn(N)
     plan = machine.plan(q, x, bias)
     settle(x, q, bias)
-    held = [x, bias, q, q.codes, q.quick_calls[0], plan, None, False, True, 0, torch.empty]
+    held = [x, bias, q, q.codes, q.quick_calls[0], plan, None, False, True, 0, torch.empty_like]
     held += [torch.bfloat16, plan.out_shape, plan.choice, plan.problem, Watching]
     unaligned = UNUSUAL["unaligned"]()
 

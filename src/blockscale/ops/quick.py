@@ -44,8 +44,8 @@ def keep_quick_call(
         others = [each for each in others if each.version == version and each.kept.is_current]
         if len(others) >= _MOST:
             return  # first come, first served: making one costs more than many calls by Python
-    launch = plan.launch.quick(bias)
-    if launch is None:
+    launch, like = plan.launch.quick(bias), _prototype(plan, x)
+    if launch is None or like is None:
         return
     facts = launch._asdict()
     index = facts.pop("device_index")
@@ -63,8 +63,14 @@ def keep_quick_call(
         ),
         stream=torch._C._cuda_getCurrentRawStream,
         stream_arguments=(index,),
-        empty=torch.empty,
-        sizes=plan.out_shape,
-        options={"dtype": plan.out_dtype, "device": x.device},
+        empty=torch.empty_like,
+        empty_arguments=(like,),
     )
     calls[:] = [*others, made]  # all at once: other threads may look through them
+
+
+def _prototype(plan: Plan, x: Tensor) -> Tensor | None:
+    """Of the result, with memory for one number: `empty_like` has less to read than `empty`."""
+    one = torch.empty((1,) * len(plan.out_shape), dtype=plan.out_dtype, device=x.device)
+    like = one.expand(plan.out_shape)
+    return like if torch.empty_like(like).is_contiguous() and like.numel() else None
