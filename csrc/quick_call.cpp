@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr int kVersion = 1;  // that runtime/quick_call.py asks for
+constexpr int kVersion = 2;  // that runtime/quick_call.py asks for
 constexpr int kMostDimensions = 8;
 constexpr Py_ssize_t kMostArgumentBytes = 4096;  // that a kernel takes
 constexpr int64_t kCopied = 16;                  // bytes of x that the kernel copies at a time
@@ -76,12 +76,28 @@ struct Facts {
   }
 };
 
+// What a call has beside x, in the order of `run`; None where it has none.
+enum Other { kBias, kUpBias, kGroupSizes, kOthers };
+
+struct Operands {
+  PyObject *x;
+  PyObject *const *others;  // kOthers
+  PyObject *up, *activation;
+};
+
+struct Expected {
+  bool present;
+  Facts facts;
+  Py_ssize_t at;  // where its address is put
+};
+
 struct QuickCall {
   PyObject_HEAD
   PyObject *key;                       // by which Python finds it
   PyObject *kept;                      // what must live as long
+  PyObject *up, *activation;           // the very same objects, or None
   PyObject *arguments;                 // bytes: the kernel's, but for what follows
-  Py_ssize_t x_at, x_stride_at, out_at, bias_at;
+  Py_ssize_t x_at, x_stride_at, out_at;
   PyObject *x_map;                     // (address, stride) -> bytes, which come first; or None
   PyObject *config, *attributes;       // bytes
   PyObject *counted;                   // weights, whose versions have this sum:
@@ -91,9 +107,16 @@ struct QuickCall {
   PyObject *empty, *empty_arguments;   // make the result
   Launch launch;
   void *function;
-  Facts x, bias;
-  bool has_bias;
+  Facts x;
+  Expected others[kOthers];
 };
+
+// All that one holds.
+constexpr PyObject *QuickCall::*kHeld[] = {
+    &QuickCall::key,    &QuickCall::kept,      &QuickCall::up,     &QuickCall::activation,
+    &QuickCall::arguments, &QuickCall::x_map,  &QuickCall::config, &QuickCall::attributes,
+    &QuickCall::counted, &QuickCall::questions, &QuickCall::stream, &QuickCall::stream_arguments,
+    &QuickCall::empty,  &QuickCall::empty_arguments};
 
 // Frees at the end of a scope.
 struct Owned {
@@ -170,12 +193,15 @@ Answer truth(PyObject *answer) {
 }
 
 // Whether autograd has to see the call.
-Answer needs_gradient(PyObject *x, PyObject *bias) {
+Answer needs_gradient(const Operands &given) {
   const Answer enabled = truth(PyObject_CallObject(is_grad_enabled, nullptr));
   if (enabled != Answer::kYes) return enabled;
-  const Answer of_x = truth(PyObject_GetAttr(x, requires_grad_name));
-  if (of_x != Answer::kNo || bias == Py_None) return of_x;
-  return truth(PyObject_GetAttr(bias, requires_grad_name));
+  for (PyObject *tensor : {given.x, given.others[kBias], given.others[kUpBias]}) {
+    if (tensor == Py_None) continue;
+    const Answer of_one = truth(PyObject_GetAttr(tensor, requires_grad_name));
+    if (of_one != Answer::kNo) return of_one;
+  }
+  return Answer::kNo;
 }
 
 // Whether everything that was asked when the call was made is answered as it was. Answers are singletons.
@@ -241,24 +267,30 @@ void put(char *arguments, Py_ssize_t at, Value value) {
 }
 
 // The result; null without an error where the call is not like this one.
-PyObject *attempt(const QuickCall *call, PyObject *x, PyObject *bias) {
-  View of_x, of_bias;
+PyObject *attempt(const QuickCall *call, const Operands &given) {
+  View of_x, of_others[kOthers];
   int64_t stride;
   const bool mapped = call->x_map != Py_None;
-  if (call->has_bias != (bias != Py_None) || !look(x, &of_x) || !call->x.agree(of_x)) return nullptr;
+  if (call->up != given.up || call->activation != given.activation) return nullptr;
+  if (!look(given.x, &of_x) || !call->x.agree(of_x)) return nullptr;
   if (!row_stride(of_x, &stride) || !is_copyable(of_x, stride, mapped)) return nullptr;
-  if (call->has_bias) {
-    if (!look(bias, &of_bias) || !call->bias.agree(of_bias) || !is_contiguous(of_bias)) return nullptr;
+  for (int i = 0; i < kOthers; ++i) {
+    const Expected &expected = call->others[i];
+    if (expected.present != (given.others[i] != Py_None)) return nullptr;
+    View *seen = of_others + i;
+    if (expected.present && (!look(given.others[i], seen) || !expected.facts.agree(*seen) || !is_contiguous(*seen)))
+      return nullptr;
   }
   // From here on Python may run, and only the tensors' addresses are used.
-  if (needs_gradient(x, bias) != Answer::kNo) return nullptr;
+  if (needs_gradient(given) != Answer::kNo) return nullptr;
   if (still_holds(call) != Answer::kYes || weights_are_unchanged(call) != Answer::kYes) return nullptr;
 
   alignas(64) char arguments[kMostArgumentBytes];
   std::memcpy(arguments, PyBytes_AsString(call->arguments), PyBytes_Size(call->arguments));
   put(arguments, call->x_at, of_x.data);
   put(arguments, call->x_stride_at, stride);
-  if (call->has_bias) put(arguments, call->bias_at, of_bias.data);
+  for (int i = 0; i < kOthers; ++i)
+    if (call->others[i].present) put(arguments, call->others[i].at, of_others[i].data);
   if (mapped && !add_map(call, arguments, of_x.data, stride)) return nullptr;
   const Owned handle(PyObject_Call(call->stream, call->stream_arguments, nullptr));
   if (!handle) return nullptr;
@@ -276,14 +308,22 @@ PyObject *attempt(const QuickCall *call, PyObject *x, PyObject *bias) {
   return nullptr;
 }
 
-// run(calls, x, bias): the result, or None.
+bool are_plain(const Operands &given) {
+  for (int i = 0; i < kOthers; ++i)
+    if (given.others[i] != Py_None && !is_plain(given.others[i])) return false;
+  return is_plain(given.x);
+}
+
+// run(calls, x, bias, bias of up, group sizes, up, activation): the result, or None.
 PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
-  if (count != 3 || !PyList_Check(arguments[0]) || !view_of) {
-    PyErr_SetString(PyExc_TypeError, "run(list of QuickCalls, x, bias), after use(...)");
+  if (count != 4 + kOthers || !PyList_Check(arguments[0]) || !view_of) {
+    PyErr_SetString(PyExc_TypeError,
+                    "run(list of QuickCalls, x, bias, up_bias, group_sizes, up, activation), after use(...)");
     return nullptr;
   }
-  PyObject *calls = arguments[0], *x = arguments[1], *bias = arguments[2];
-  if (is_plain(x) && (bias == Py_None || is_plain(bias))) {
+  PyObject *calls = arguments[0];
+  const Operands given = {arguments[1], arguments + 2, arguments[2 + kOthers], arguments[3 + kOthers]};
+  if (are_plain(given)) {
     // Other threads may change the list meanwhile.
     for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
       PyObject *call = PyList_GetItem(calls, i);
@@ -292,7 +332,7 @@ PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
         return nullptr;
       }
       Py_IncRef(call);
-      PyObject *out = attempt(reinterpret_cast<QuickCall *>(call), x, bias);
+      PyObject *out = attempt(reinterpret_cast<QuickCall *>(call), given);
       Py_DecRef(call);
       if (out || PyErr_Occurred()) return out;
     }
@@ -325,7 +365,8 @@ bool are_questions(PyObject *questions) {
 
 bool is_sound(const QuickCall *call) {
   const Py_ssize_t size = PyBytes_Size(call->arguments);
-  for (const Py_ssize_t at : {call->x_at, call->x_stride_at, call->out_at, call->bias_at}) {
+  for (const Py_ssize_t at : {call->x_at, call->x_stride_at, call->out_at, call->others[kBias].at,
+                              call->others[kUpBias].at, call->others[kGroupSizes].at}) {
     if (at < 0 || at + 8 > size || size > kMostArgumentBytes) return false;
   }
   return PyBytes_Size(call->config) == sizeof(LaunchConfig) && call->launch && are_questions(call->questions);
@@ -333,58 +374,62 @@ bool is_sound(const QuickCall *call) {
 
 PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *named) {
   static const char *names[] = {
-      "key", "kept", "x", "bias", "arguments", "x_at", "x_stride_at", "out_at", "bias_at", "x_map", "launch",
-      "function", "config", "attributes", "counted", "version", "questions", "stream", "stream_arguments",
+      "key", "kept", "x", "bias", "up_bias", "group_sizes", "up", "activation", "arguments", "x_at",
+      "x_stride_at", "out_at", "bias_at", "up_bias_at", "group_sizes_at", "x_map", "launch", "function",
+      "config", "attributes", "counted", "version", "questions", "stream", "stream_arguments",
       "empty", "empty_arguments", nullptr};
-  const Owned made(PyType_GenericAlloc(type, 0));
-  if (!made) return nullptr;
-  auto *call = reinterpret_cast<QuickCall *>(made.object);
-  PyObject *key, *kept, *x, *bias, *arguments, *x_map, *config, *attributes, *counted, *questions, *stream;
-  PyObject *stream_arguments, *empty, *empty_arguments;
+  QuickCall told = {};  // nothing is held yet
+  PyObject *x, *others[kOthers];
   unsigned long long entry, function;
   if (!PyArg_ParseTupleAndKeywords(
-          positional, named, "OOOOSnnnnOKKSSO!LO!OO!OO!", const_cast<char **>(names), &key, &kept, &x,
-          &bias, &arguments, &call->x_at, &call->x_stride_at, &call->out_at, &call->bias_at, &x_map, &entry,
-          &function, &config, &attributes, &PyTuple_Type, &counted, &call->version, &PyTuple_Type,
-          &questions, &stream, &PyTuple_Type, &stream_arguments, &empty, &PyTuple_Type,
-          &empty_arguments)) {
+          positional, named, "OOOOOOOOSnnnnnnOKKSSO!LO!OO!OO!", const_cast<char **>(names), &told.key, &told.kept,
+          &x, &others[kBias], &others[kUpBias], &others[kGroupSizes], &told.up, &told.activation,
+          &told.arguments, &told.x_at, &told.x_stride_at, &told.out_at, &told.others[kBias].at,
+          &told.others[kUpBias].at, &told.others[kGroupSizes].at, &told.x_map, &entry, &function, &told.config,
+          &told.attributes, &PyTuple_Type, &told.counted, &told.version, &PyTuple_Type, &told.questions,
+          &told.stream, &PyTuple_Type, &told.stream_arguments, &told.empty, &PyTuple_Type,
+          &told.empty_arguments)) {
     return nullptr;
   }
-  const auto hold = [](PyObject **member, PyObject *object) {
-    Py_IncRef(object);
-    *member = object;
-  };
-  hold(&call->key, key);
-  hold(&call->kept, kept);
-  hold(&call->arguments, arguments);
-  hold(&call->x_map, x_map);
-  hold(&call->config, config);
-  hold(&call->attributes, attributes);
-  hold(&call->counted, counted);
-  hold(&call->questions, questions);
-  hold(&call->stream, stream);
-  hold(&call->stream_arguments, stream_arguments);
-  hold(&call->empty, empty);
-  hold(&call->empty_arguments, empty_arguments);
-  call->launch = reinterpret_cast<Launch>(static_cast<uintptr_t>(entry));
-  call->function = reinterpret_cast<void *>(static_cast<uintptr_t>(function));
-  call->has_bias = bias != Py_None;
-  if (!describe(x, &call->x) || (call->has_bias && !describe(bias, &call->bias))) return nullptr;
-  if (!is_sound(call)) {
+  told.launch = reinterpret_cast<Launch>(static_cast<uintptr_t>(entry));
+  told.function = reinterpret_cast<void *>(static_cast<uintptr_t>(function));
+  if (!describe(x, &told.x)) return nullptr;
+  for (int i = 0; i < kOthers; ++i) {
+    told.others[i].present = others[i] != Py_None;
+    if (told.others[i].present && !describe(others[i], &told.others[i].facts)) return nullptr;
+  }
+  if (!is_sound(&told)) {
     PyErr_SetString(PyExc_ValueError, "arguments, places or questions that make no sense");
     return nullptr;
   }
-  Py_IncRef(made.object);
-  return made.object;
+  PyObject *made = PyType_GenericAlloc(type, 0);
+  if (!made) return nullptr;
+  for (const auto member : kHeld) Py_IncRef(told.*member);
+  constexpr size_t kHead = offsetof(QuickCall, key);  // the interpreter's
+  std::memcpy(reinterpret_cast<char *>(made) + kHead, reinterpret_cast<char *>(&told) + kHead,
+              sizeof told - kHead);
+  return made;
+}
+
+// Weights know their calls, and calls the weights: in circles, where two are gate and up of each other.
+int visit_quick_call(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(reinterpret_cast<PyObject *>(Py_TYPE(self)));
+  for (const auto member : kHeld) Py_VISIT(reinterpret_cast<QuickCall *>(self)->*member);
+  return 0;
+}
+
+int clear_quick_call(PyObject *self) {
+  for (const auto member : kHeld) {
+    PyObject *held = reinterpret_cast<QuickCall *>(self)->*member;
+    reinterpret_cast<QuickCall *>(self)->*member = nullptr;
+    Py_DecRef(held);
+  }
+  return 0;
 }
 
 void free_quick_call(PyObject *self) {
-  auto *call = reinterpret_cast<QuickCall *>(self);
-  for (PyObject *held : {call->key, call->kept, call->arguments, call->x_map, call->config, call->attributes,
-                         call->counted, call->questions, call->stream, call->stream_arguments, call->empty,
-                         call->empty_arguments}) {
-    Py_DecRef(held);
-  }
+  PyObject_GC_UnTrack(self);
+  clear_quick_call(self);
   PyTypeObject *type = Py_TYPE(self);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DecRef(reinterpret_cast<PyObject *>(type));
@@ -401,12 +446,14 @@ PyType_Slot slots[] = {
     {Py_tp_doc, const_cast<char *>("What a settled plan has found out, for `run`.")},
     {Py_tp_new, reinterpret_cast<void *>(new_quick_call)},
     {Py_tp_dealloc, reinterpret_cast<void *>(free_quick_call)},
+    {Py_tp_traverse, reinterpret_cast<void *>(visit_quick_call)},
+    {Py_tp_clear, reinterpret_cast<void *>(clear_quick_call)},
     {Py_tp_members, members},
     {0, nullptr},
 };
 
-PyType_Spec spec = {"blockscale.runtime._quick_call.QuickCall", sizeof(QuickCall), 0, Py_TPFLAGS_DEFAULT,
-                    slots};
+PyType_Spec spec = {"blockscale.runtime._quick_call.QuickCall", sizeof(QuickCall), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
 // use(exchange, tensor, parameter, is_grad_enabled): torch's, once.
 PyObject *use(PyObject *, PyObject *arguments) {
@@ -429,7 +476,8 @@ PyObject *use(PyObject *, PyObject *arguments) {
 
 PyMethodDef functions[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL,
-     "run(calls, x, bias): the result, or None where none of the calls is like this one."},
+     "run(calls, x, bias, up_bias, group_sizes, up, activation): the result, or None where none of the calls "
+     "is like this one."},
     {"use", use, METH_VARARGS, "use(exchange, tensor, parameter, is_grad_enabled): torch's, once."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -75,15 +75,23 @@ class Machine:
         self.launches.append((facts, attributes, function, ctypes.string_at(struct, self.size)))
         return 0
 
-    def plan(self, q, x, bias=None, wide=False, deterministic=False):
-        """As `make_plan` would for a GPU, kept with q."""
+    def plan(self, q, x, bias=None, wide=False, deterministic=False, up=None, sizes=None):
+        """As `make_plan` would for a GPU, kept with q; `up` is another weight and its bias."""
         m = x.numel() // K
+        gated, groups = up is not None, 1 if sizes is None else len(sizes)
+        verb = ("grouped_" if sizes is not None else "") + ("gated_" if gated else "") + "matmul"
+        weights, biases = ([q], [bias]) if up is None else ([q, up[0]], [bias, up[1]])
+        biased = any(each is not None for each in biases)
         problem = Problem(
-            verb="matmul",
+            verb=verb,
             m=m,
             n=N,
             k=K,
-            bias=bias is not None,
+            groups=groups,
+            ragged=sizes is not None,
+            gated=gated,
+            activation="silu" if gated else "",
+            bias=biased,
             deterministic=deterministic,
             x=dtype_name(x.dtype),
             w=str(Kind(q.format, q.layout)),
@@ -98,7 +106,7 @@ class Machine:
                 if each.wide == wide and (each.cluster or each.splits == 1)
             )
         self.choice = ops.Choice(sm80, config, "by rule")
-        launch = sm80.Launch(problem, config, (as_groups(q.operand),))
+        launch = sm80.Launch(problem, config, tuple(as_groups(each.operand) for each in weights))
         launch._device = torch.device("cuda", 0)
         launch._overlaps = True
         self.size = len(launch._template)
@@ -107,13 +115,14 @@ class Machine:
             choice=plans.choose(problem),
             problem=problem,
             x_rows=None if x.dim() == 2 else (m, K),
-            bias_shape=None if bias is None else (1, N),
+            bias_shape=(groups, N) if biased else None,
             out_rows=(m, N),
             out_shape=(*x.shape[:-1], N),
             out_dtype=x.dtype,
-            kept=(),
+            kept=tuple(weights[1:]),
         )
-        q.plans[find_plan.plan_key(x, [q], [bias], None, None, None, None)] = plan
+        activation = "silu" if gated else None
+        q.plans[find_plan.plan_key(x, weights, biases, sizes, activation, None, None)] = plan
         return plan
 
 
@@ -140,8 +149,8 @@ def settle(x, q, bias=None):
     assert len(q.quick_calls) >= 1
 
 
-def quickly(q, x, bias=None):
-    return ops.run_quickly(q.quick_calls, x, bias)
+def quickly(q, x, bias=None, up_bias=None, sizes=None, up=None, activation=None):
+    return ops.run_quickly(q.quick_calls, x, bias, up_bias, sizes, up, activation)
 
 
 def without_out(launch, kind):
@@ -170,6 +179,85 @@ def test_it_launches_what_python_would(machine, q, shape, biased, dtype):
     assert arguments.out == out.data_ptr()
     assert arguments.settled == 1
     assert by_c[0][7] == 7  # the stream
+
+
+def experts():
+    return bs.quantize(torch.randn(3, N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Group sizes, as on a GPU."""
+    monkeypatch.setattr(find_plan, "_sizes_are_read", lambda x: False)
+
+
+GATED = [(True, biased, dtype) for biased in ((0, 0), (1, 1), (0, 1)) for dtype in (None, "int64")]
+GROUPED = [(False, (each, 0), dtype) for each in (0, 1) for dtype in ("int32", "int64")]
+
+
+@pytest.mark.parametrize(("gated", "biased", "dtype"), [*GATED, *GROUPED])
+def test_other_verbs_are_launched_as_python_would(machine, unread, gated, biased, dtype):
+    gate, up = (experts() if dtype else experts()[0] for _ in range(2))
+    x = rows(5)
+    shape = (3, N) if dtype else (N,)
+    biases = [torch.randn(shape) if each else None for each in biased]
+    sizes = None if dtype is None else torch.tensor([1, 0, 4], dtype=getattr(torch, dtype))
+    plan = machine.plan(gate, x, biases[0], up=(up, biases[1]) if gated else None, sizes=sizes)
+
+    def call():
+        if not gated:
+            return bs.grouped_matmul(x, gate, sizes, biases[0])
+        if sizes is None:
+            return bs.gated_matmul(x, gate, up, "silu", *biases)
+        return bs.grouped_gated_matmul(x, gate, up, sizes, "silu", *biases)
+
+    for _ in range(3):
+        call()
+    assert len(gate.quick_calls) == 1
+    more = (up, "silu") if gated else (None, None)
+    out = quickly(gate, x, biases[0], biases[1] if gated else None, sizes, *more)
+    assert out.shape == (5, N)
+    by_python, by_c = machine.launches[-2:]
+    kind = plan.launch._arguments
+    assert without_out(by_c, kind) == without_out(by_python, kind)
+    arguments = kind.from_buffer_copy(by_c[3])
+    assert arguments.out == out.data_ptr()
+    launched = len(machine.launches)
+    assert call().shape == (5, N)
+    assert len(machine.launches) == launched + 1
+
+
+def test_another_up_activation_or_sizes_are_left_to_python(machine, unread, monkeypatch):
+    gate, up, x = experts(), experts(), rows(5)
+    sizes = torch.tensor([1, 0, 4])
+    machine.plan(gate, x, up=(up, None), sizes=sizes)
+    for _ in range(3):
+        bs.grouped_gated_matmul(x, gate, up, sizes)
+    assert quickly(gate, x, sizes=sizes, up=up, activation="silu") is not None
+    assert quickly(gate, x, sizes=sizes, up=experts(), activation="silu") is None
+    assert quickly(gate, x, sizes=sizes, up=up, activation="gelu") is None
+    assert quickly(gate, x, sizes=sizes.int(), up=up, activation="silu") is None
+    assert quickly(gate, x, sizes=sizes.repeat(2)[::2], up=up, activation="silu") is None
+    assert quickly(gate, x, sizes=None, up=up, activation="silu") is None
+    assert quickly(gate, x, torch.randn(3, N), sizes=sizes, up=up, activation="silu") is None
+    with pytest.raises(TypeError, match="group_sizes is None"):
+        bs.grouped_gated_matmul(x, gate, up, None)
+    monkeypatch.setenv("BLOCKSCALE_CHECK", "1")
+    assert quickly(gate, x, sizes=sizes, up=up, activation="silu") is None
+
+
+def test_weights_that_are_gate_and_up_of_each_other_are_let_go(machine):
+    one, two = (experts()[0] for _ in range(2))
+    x = rows(5)
+    for gate, up in ((one, two), (two, one)):
+        machine.plan(gate, x, up=(up, None))
+        for _ in range(3):
+            bs.gated_matmul(x, gate, up)
+        assert len(gate.quick_calls) == 1
+    seen = [weakref.ref(each.codes) for each in (one, two)]
+    del one, two, gate, up
+    gc.collect()
+    assert [each() for each in seen] == [None, None]
 
 
 def test_kernels_that_need_a_map_of_x_get_it(machine, q, monkeypatch):

@@ -42,14 +42,16 @@ from blockscale.problem import Problem
 
 
 class QuickLaunch(NamedTuple):
-    """What launches share while their weights are of one version: csrc/quick_call.cpp adds x, bias
-    and out, and makes them. Launches that share less have no such thing."""
+    """What launches share while their weights are of one version: csrc/quick_call.cpp adds the
+    tensors that come and go, and makes them. Launches that share less have no such thing."""
 
     arguments: bytes  # the kernel's
-    x_at: int  # where in these the addresses of x, out and bias and the stride of x are
+    x_at: int  # where in these the addresses of tensors and the stride of x are
     x_stride_at: int
     out_at: int
     bias_at: int
+    up_bias_at: int
+    group_sizes_at: int
     x_map: Callable[[int, int], bytes] | None  # by address and stride; comes first in `arguments`
     launch: int  # see runtime.cuda.functions.Prepared
     function: int

@@ -6,7 +6,7 @@ looked at. A call that differs in anything goes the way of Python again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -15,23 +15,31 @@ from torch import Tensor
 from blockscale.ops.choose import choose
 from blockscale.ops.plan import Plan
 from blockscale.ops.unobserved import QUESTIONS
-from blockscale.runtime import ask_deterministic, is_deterministic, load_quick_call
+from blockscale.runtime import ask_deterministic, checks_enabled, is_deterministic, load_quick_call
 
 _extension: Any = load_quick_call()
 _MOST = 16  # kept with a weight, and looked through one by one
 _MOST_DIMENSIONS = 8  # of x, that the C code compares
 
-# (quick calls, x, bias) -> the result, or None where it takes Python. It must not be reached while
-# torch compiles, which would trace into it; everything else it finds out by itself.
-run_quickly: Callable[[list[Any], Tensor, Tensor | None], Tensor | None] | None = (
+# (quick calls, x, bias, bias of up, group sizes, up, activation) -> the result, or None where it
+# takes Python. It must not be reached while torch compiles, which would trace into it; everything
+# else it finds out by itself.
+run_quickly: Callable[..., Tensor | None] | None = (
     None if isinstance(_extension, str) else _extension.run
 )
 
 
 def keep_quick_call(
-    calls: list[Any], key: Hashable, plan: Plan, x: Tensor, bias: Tensor | None
+    calls: list[Any],
+    key: Hashable,
+    plan: Plan,
+    x: Tensor,
+    biases: Sequence[Tensor | None],
+    group_sizes: Tensor | None,
+    up: object,
+    activation: object,
 ) -> None:
-    """Among `calls`, if there can be one, for `run_quickly`; `plan` has just served x and bias."""
+    """Among `calls`, if there can be one, for `run_quickly`; `plan` has just served such a call."""
     version = getattr(plan.launch, "settled_version", None)
     if version is None or x.dim() > _MOST_DIMENSIONS:
         return
@@ -44,7 +52,7 @@ def keep_quick_call(
         others = [each for each in others if each.version == version and each.kept.is_current]
         if len(others) >= _MOST:
             return  # first come, first served: making one costs more than many calls by Python
-    launch, like = plan.launch.quick(bias), _prototype(plan, x)
+    launch, like = plan.launch.quick(tuple(biases), group_sizes), _prototype(plan, x)
     if launch is None or like is None:
         return
     facts = launch._asdict()
@@ -54,9 +62,14 @@ def keep_quick_call(
         key=key,
         kept=plan,
         x=x,
-        bias=bias,
+        bias=biases[0],
+        up_bias=biases[1] if len(biases) > 1 else None,
+        group_sizes=group_sizes,
+        up=up,
+        activation=activation,
         questions=(
             *QUESTIONS,
+            *(() if group_sizes is None else ((checks_enabled, (), False),)),
             (ask_deterministic, (), is_deterministic()),
             (torch._C._cuda_getDevice, (), index),
             (choose, (plan.problem,), plan.choice),

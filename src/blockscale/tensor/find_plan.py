@@ -24,11 +24,19 @@ _MOST_PLANS = 256  # kept with a weight: more would be shapes that do not come b
 _run_quickly, _is_compiling = ops.run_quickly, torch.compiler.is_compiling
 
 
-def repeat_quickly(x: Tensor | QTensor, w: QTensor, bias: Tensor | None) -> Tensor | None:
+def repeat_quickly(
+    x: Tensor | QTensor,
+    w: QTensor,
+    bias: Tensor | None,
+    up_bias: Tensor | None = None,
+    group_sizes: Tensor | None = None,
+    up: QTensor | None = None,
+    activation: str | Activation | None = None,
+) -> Tensor | None:
     """A call like one before it; None where it takes more than that."""
     if _run_quickly is None or _is_compiling() or w.__class__ is not QTensor:
         return None
-    return _run_quickly(w.quick_calls, x, bias)  # type: ignore[arg-type]  # x may be anything
+    return _run_quickly(w.quick_calls, x, bias, up_bias, group_sizes, up, activation)
 
 
 def find_plan(

@@ -33,9 +33,10 @@ def run(
         key, plan = find_plan(x, weights, biases, group_sizes, activation, x_format, out_dtype)
         if plan is not None:
             planned = plan(x if isinstance(x, Tensor) else x.operand, tuple(biases), group_sizes)
-            asked = x_format or out_dtype or activation or group_sizes is not None
-            if _keeps_quick_calls and not asked and isinstance(x, Tensor):
-                ops.keep_quick_call(weights[0].quick_calls, key, plan, x, biases[0])
+            if _keeps_quick_calls and not (x_format or out_dtype) and isinstance(x, Tensor):
+                up = weights[1] if len(weights) > 1 else None
+                calls = weights[0].quick_calls
+                ops.keep_quick_call(calls, key, plan, x, biases, group_sizes, up, activation)
             return planned
     call = describe_call(
         x,

@@ -72,6 +72,10 @@ def gated_matmul(
 
     activation: "silu", "gelu", "gelu_tanh" or `swiglu_oai(alpha, limit)`.
     """
+    if x_format is None and x_tensor_scale is None and out_dtype is None and up is not None:
+        y = repeat_quickly(x, gate, gate_bias, up_bias, None, up, activation)
+        if y is not None:
+            return y
     return run(
         x,
         [gate, up],
@@ -98,11 +102,16 @@ def grouped_matmul(
     group_sizes: int32 or int64 [e]. Rows past their sum come out as zeros. A sum above m is an
     error for CPU tensors and is clipped on the GPU.
     """
+    group_sizes = _present(group_sizes)
+    if x_format is None and x_tensor_scale is None and out_dtype is None:
+        y = repeat_quickly(x, experts, bias, None, group_sizes)
+        if y is not None:
+            return y
     return run(
         x,
         [experts],
         [bias],
-        group_sizes=_present(group_sizes),
+        group_sizes=group_sizes,
         x_format=x_format,
         x_tensor_scale=x_tensor_scale,
         out_dtype=out_dtype,
@@ -123,11 +132,16 @@ def grouped_gated_matmul(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """`gated_matmul` of each row with its expert's gate and up [e, n, k]; see `grouped_matmul`."""
+    group_sizes = _present(group_sizes)
+    if x_format is None and x_tensor_scale is None and out_dtype is None and up is not None:
+        y = repeat_quickly(x, gate, gate_bias, up_bias, group_sizes, up, activation)
+        if y is not None:
+            return y
     return run(
         x,
         [gate, up],
         [gate_bias, up_bias],
-        group_sizes=_present(group_sizes),
+        group_sizes=group_sizes,
         activation=activation,
         x_format=x_format,
         x_tensor_scale=x_tensor_scale,

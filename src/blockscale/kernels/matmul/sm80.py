@@ -6,7 +6,7 @@ is the Config. It sums in float32 in a fixed order: the same call gives the same
 
 from __future__ import annotations
 
-from ctypes import addressof, memmove
+from ctypes import addressof, memmove, sizeof
 from functools import lru_cache
 
 import torch
@@ -210,24 +210,32 @@ class Launch:
         """Of the weights; None while they may still be written to."""
         return self._version if self._calls > self._SETTLES_AFTER else None
 
-    def quick(self, bias: Tensor | None) -> QuickLaunch | None:
+    def quick(
+        self, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
+    ) -> QuickLaunch | None:
         """Once weights are settled, and x is a plain tensor; None where launches differ in more."""
         problem, version = self._problem, self.settled_version
-        differ = problem.ragged or problem.gated or "@" in problem.x
+        dtypes = {bias.dtype for bias in biases if bias is not None}
+        differ = "@" in problem.x or len(dtypes) > 1
         if version is None or differ or self._grid[1] > self._cluster:
             return None
         kind = self._arguments
         arguments = kind.from_buffer_copy(self._template)
         arguments.out_stride, arguments.settled = problem.n, 1
-        if bias is not None:
-            arguments.bias_dtype = _DTYPES[dtype_name(bias.dtype)]
+        for dtype in dtypes:
+            arguments.bias_dtype = _DTYPES[dtype_name(dtype)]
+        if group_sizes is not None:
+            arguments.sizes_are_64_bits = group_sizes.dtype == torch.int64
+        bias_at = kind.weight.offset + Weight.bias.offset
         shape = self._grid, self._threads, self._shared, self._overlaps, self._cluster
         return QuickLaunch(
             bytes(arguments),
             kind.x.offset,
             kind.x_stride.offset,
             kind.out.offset,
-            kind.weight.offset + Weight.bias.offset,
+            bias_at,
+            bias_at + sizeof(Weight),
+            kind.group_sizes.offset,
             self._map if self._config.wide else None,
             *self._kernel.prepared(*shape),
             tuple(self._counted),
