@@ -36,8 +36,16 @@ def problems(target: str) -> list[Problem]:
 def measure(clock: Clock, seconds: float) -> Iterator[Measurement]:
     x = torch.randn(1, SHAPE[1], dtype=torch.bfloat16, device=clock.device)
     w = torch.randn(SHAPE, dtype=torch.bfloat16, device=clock.device)
-    q = random_weight(bs.NVFP4, SHAPE, fragments(bs.NVFP4), clock.device)
-    calls = {"NVFP4": partial(bs.matmul, x, q), BASELINE: partial(linear, x, w)}
+    layout = fragments(bs.NVFP4)
+    q, up = (random_weight(bs.NVFP4, SHAPE, layout, clock.device, seed=i) for i in range(2))
+    experts = random_weight(bs.NVFP4, (8, *SHAPE), layout, clock.device)
+    sizes = torch.tensor([0, 0, 1, 0, 0, 0, 0, 0], device=clock.device)
+    calls = {
+        "NVFP4": partial(bs.matmul, x, q),
+        "NVFP4, gate and up": partial(bs.gated_matmul, x, q, up),
+        "NVFP4, experts": partial(bs.grouped_matmul, x, experts, sizes),
+        BASELINE: partial(linear, x, w),
+    }
     for problem, asleep in (("the GPU keeps up", False), ("the GPU is asleep", True)):
         for name, call in calls.items():
             yield _measure(problem, name, call, asleep)
