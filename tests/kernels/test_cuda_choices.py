@@ -1,5 +1,6 @@
 """What the CUDA products decide on the host; no GPU is needed."""
 
+import ctypes
 import itertools
 from math import comb
 
@@ -52,6 +53,12 @@ def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
     sizes = [comb(m, i) * chance**i * (1 - chance) ** (m - i) for i in range(rows + 1)]
     assert 1 - sum(sizes) <= 0.0105 * (1 - sizes[0])  # nearly: groups are taken for many
     assert 1 - sum(sizes[:-1]) > 0.0095 * (1 - sizes[0])  # and not with fewer
+
+
+def test_arguments_are_as_long_as_the_kernel_takes_them():
+    """Which reads a struct that is aligned to 64 bytes where it begins with maps."""
+    assert ctypes.sizeof(cuda_arguments.WideArguments) % 64 == 0
+    assert cuda_arguments.Arguments.weight.offset == 64
 
 
 def test_experts_get_small_blocks_and_one_turn():

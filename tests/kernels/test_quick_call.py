@@ -181,6 +181,18 @@ def test_it_launches_what_python_would(machine, q, shape, biased, dtype):
     assert by_c[0][7] == 7  # the stream
 
 
+def test_tensor_scales_are_watched_like_codes(machine, q):
+    """The kernel reads them ahead of the one before, as it reads weights."""
+    x = rows(1)
+    plan = machine.plan(q, x)
+    settle(x, q)
+    assert quickly(q, x) is not None
+    q.tensor_scale.mul_(2)
+    assert quickly(q, x) is None
+    bs.matmul(x, q)
+    assert plan.launch._arguments.from_buffer_copy(machine.launches[-1][3]).settled == 0
+
+
 def experts():
     return bs.quantize(torch.randn(3, N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
 

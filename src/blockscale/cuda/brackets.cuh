@@ -8,7 +8,7 @@
 //
 // Quotients fall into intervals of one length. Two values do for an interval if there is at most one midpoint
 // in it, and in what it becomes under the smaller scales; for E2M1 and the codebooks of normally distributed
-// numbers, PER_ONE and REACH are such that this holds, and a table says whether it does. Most quotients of 4
+// numbers, PER_ONE and REACH are such that this holds, and `fit` says whether it does. Most quotients of 4
 // bits fall into 32 intervals, which lie in as many banks of shared memory.
 #pragma once
 #include "format.cuh"

@@ -7,7 +7,8 @@ BS_DEVICE void meet_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// All have read what they wanted. Unlike above, stores to global memory are not waited for.
+// All have read what they wanted, and used it: this orders nothing, so that stores to global memory are not waited
+// for, and a load whose value is not needed yet might come later.
 BS_DEVICE void leave_cluster() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }

@@ -26,7 +26,7 @@ BS_DEVICE void store_four(void* base, long long at, const float (&value)[4], int
         static_cast<float4*>(base)[at / 4] = make_float4(value[0], value[1], value[2], value[3]);
         return;
     }
-    u32 pairs[2];
+    u32 pairs[2];  // rounded both ways, which takes no branch
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const u32 brain = BFloat16::from_floats(value[2 * i], value[2 * i + 1]);

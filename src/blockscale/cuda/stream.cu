@@ -10,9 +10,9 @@
 // and every lane applies only the scales of the columns it owns.
 //
 // A block of threads has ROW_WARPS x K_WARPS warps. The warps of a row take the same 16 * TILES rows of w
-// and every K_WARPS-th chunk of k; their sums are added in a fixed order. SPLITS blocks share
-// the k of one output; the last to arrive adds what the others left, again in a fixed order. Chunks
-// arrive by asynchronous copies, STAGES deep.
+// and every K_WARPS-th chunk of k; their sums are added in a fixed order. Several blocks may
+// share the k of one output: a cluster, whose blocks read each other's sums, or others, of which the last to arrive
+// adds what the rest left; again in a fixed order. Chunks arrive by asynchronous copies, STAGES deep.
 //
 // What it is specialised by is defined when it is compiled, with the prefix BS_.
 #if BS_WIDE
@@ -28,13 +28,14 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
     const u32 table = shared_address(memory) - BEFORE_BYTES;
     const u32 stages = (shared_address(memory) + ZERO_BYTES + ALIGNED - 1) / ALIGNED * ALIGNED;
     Warp warp(a, stages, decoders);
-    const int chunks = (a.k + CHUNK - 1) / CHUNK;
-    const int first = static_cast<int>(static_cast<long long>(chunks) * blockIdx.y / SPLITS);
-    const int end = static_cast<int>(static_cast<long long>(chunks) * (blockIdx.y + 1) / SPLITS);
+    const long long chunks = (a.k + CHUNK - 1) / CHUNK;
+    const long long splits = SPLITS ? SPLITS : gridDim.y;
+    const int first = static_cast<int>(chunks * blockIdx.y / splits);
+    const int end = static_cast<int>(chunks * (blockIdx.y + 1) / splits);
     const auto load_tables = [&] {
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++) load(decoders[i], a.weight[i].table, table, i);
-        if (SHARED_TABLE || WIDE) __syncthreads();
+        if (SHARED_TABLE || WIDE) __syncthreads();  // the ring's barriers are made then, too
     };
     if (!a.settled) wait_for_previous();
     let_next_start();

@@ -176,9 +176,10 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
         return;
     }
     constexpr int SIZE = COLUMNS * QUADS;
+    const int splits = gridDim.y;
     const u32 tile = blockIdx.z * gridDim.x + blockIdx.x;
     float4* partial = reinterpret_cast<float4*>(a.partial) +
-                      static_cast<long long>(tile) * SPLITS * BRANCHES * SIZE;
+                      static_cast<long long>(tile) * splits * BRANCHES * SIZE;
     for_quads<1>(0, quads, from_warps, [&](const Quad& sum, int quad) {
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++)
@@ -189,7 +190,7 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(a.arrivals + tile, 1u) == SPLITS - 1;
+        is_last = atomicAdd(a.arrivals + tile, 1u) == splits - 1;
         if (is_last) a.arrivals[tile] = 0;
     }
     __syncthreads();
@@ -197,8 +198,8 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
     __threadfence();
     finish_quads<1>(
         finish, 0, quads, [&](Quad& sum, int quad) {
-#pragma unroll SPLITS <= 8 ? SPLITS : 4
-            for (int s = 0; s < SPLITS; s++)
+#pragma unroll 4
+            for (int s = 0; s < splits; s++)
 #pragma unroll
                 for (int i = 0; i < BRANCHES; i++)
                     sum.add(i, __ldcg(partial + (s * BRANCHES + i) * SIZE + quad));

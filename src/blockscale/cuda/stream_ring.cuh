@@ -28,15 +28,15 @@ struct Ring : Place {
     BS_DEVICE Ring(const Arguments& a, u32 shared) : Place(a, shared) {
         __shared__ u64 memory[2 * SLOTS];
         barriers = shared_address(memory);
-        if (has_weights_copied()) {
+        if (asks_for_weights()) {
             for (int i = 0; i < STAGES; i++) make_barrier(full(i), 2), make_barrier(read(i), ROW_WARPS);
             show_barriers();
         }
     }
 
     // It makes the barriers, and can use them at once. The others must meet it first.
-    BS_DEVICE bool has_weights_copied() const { return row_warp == 0 && lane == 0; }
-    BS_DEVICE bool has_x_copied() const { return row_warp == 1 && lane == 0; }
+    BS_DEVICE bool asks_for_weights() const { return row_warp == 0 && lane == 0; }
+    BS_DEVICE bool asks_for_x() const { return row_warp == 1 && lane == 0; }
 
     BS_DEVICE u32 full(int slot) const { return barriers + 8 * (k_warp * STAGES + slot); }
     BS_DEVICE u32 read(int slot) const { return full(slot) + 8 * SLOTS; }
@@ -74,7 +74,7 @@ struct Ring : Place {
         }
     }
 
-    // The hardware is told of panels where k has no part of one, and of rows else: they end at k.
+    // The hardware is told of panels where k is a multiple of 64, and of rows else: they end at k.
     BS_DEVICE void fetch_x(int slot, int chunk, int first_row) const {
         const u32 barrier = full(slot), to = x_at(stage_of(slot));
         arrive_and_expect(barrier, X_BYTES);
@@ -98,7 +98,7 @@ struct Ring : Place {
     template <class Meanwhile, class Multiply>
     BS_DEVICE void for_chunks(const Rows& rows, int first_column, int first, int end,
                               const Meanwhile& meanwhile, const Multiply& multiply) {
-        const bool has_weights = has_weights_copied(), has_x = has_x_copied();
+        const bool for_weights = asks_for_weights(), for_x = asks_for_x();
         const int first_tile = rows.group * tiles() + blockIdx.x * BRANCH_TILES;
         const int first_row = rows.begin + first_column;
         int next = min(first + k_warp + STAGES * K_WARPS, end);  // chunk to fetch when these have been read
@@ -107,10 +107,10 @@ struct Ring : Place {
             for (int chunk = first + k_warp; chunk < next; chunk += K_WARPS, ahead.step_on())
                 fetch(ahead.slot, chunk);
         };
-        if (has_weights) for_first([&](int slot, int chunk) { fetch_weights(slot, chunk, first_tile); });
+        if (for_weights) for_first([&](int slot, int chunk) { fetch_weights(slot, chunk, first_tile); });
         __syncwarp();
         meanwhile();
-        if (has_x) {
+        if (for_x) {
             wait_for_previous();
             for_first([&](int slot, int chunk) { fetch_x(slot, chunk, first_row); });
         }
@@ -123,9 +123,9 @@ struct Ring : Place {
             multiply(stage_of(turn.slot), chunk, [&](int unit) {
                 if (unit == 0 && read_last && lane == 0) arrive(read_last);
                 if (unit != REFILLED_AFTER) return;
-                if ((has_weights || has_x) && read_last && next < end) {
+                if ((for_weights || for_x) && read_last && next < end) {
                     wait_at(read_last, last.parity);
-                    has_weights ? fetch_weights(last.slot, next, first_tile) : fetch_x(last.slot, next, first_row);
+                    for_weights ? fetch_weights(last.slot, next, first_tile) : fetch_x(last.slot, next, first_row);
                     next += K_WARPS;
                 }
                 __syncwarp();

@@ -13,7 +13,7 @@ constexpr int TILES = BS_TILES;      // of a warp
 constexpr int ROW_WARPS = BS_ROW_WARPS;
 constexpr int K_WARPS = BS_K_WARPS;
 constexpr int STAGES = BS_STAGES;
-constexpr int SPLITS = BS_SPLITS;  // blocks that share the k of an output
+constexpr int SPLITS = BS_SPLITS;  // blocks that share the k of an output; 0: as many as the grid has in y
 constexpr bool WIDE = BS_WIDE;            // four warps multiply together, by `wgmma`
 constexpr bool GATED = BS_GATED;          // tiles alternate between gate and up
 constexpr bool SYMMETRIC = BS_SYMMETRIC;  // the lower half of a table mirrors its upper half
@@ -32,19 +32,19 @@ struct Arguments {
     u64 code_map[2][16];
     u64 scale_map[2][16];
 #endif
-    // Most products need no more than the next 128 bytes, which come to a multiprocessor 64 at a time.
-    int m, n, k, groups;
+    // Most products need the next 104 bytes alone: two lines of 64, in which they come to a multiprocessor.
+    int m, n, k;
     int settled;  // no kernel that may still run writes the weights
     int bias_dtype, out_dtype;
-    int activation;
-    float alpha, limit;
-    int sizes_are_64_bits;
     void* out;  // [rows, n], rows apart by out_stride elements
     long long out_stride;
     const void* x;  // [rows, k], rows apart by x_stride elements; BS_X_CODED: by bytes of codes
     long long x_stride;
     const float* x_scale;  // one per row, or null
     Weight weight[2];
+    int groups, sizes_are_64_bits;
+    int activation;
+    float alpha, limit;
     const u8* x_block_scale;  // BS_X_CODED
     long long x_block_stride;
     const void* group_sizes;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_float, c_int, c_longlong, c_ubyte, c_void_p
+from ctypes import Structure, c_float, c_int, c_longlong, c_ubyte, c_void_p, sizeof
 
 from blockscale.kernels.contract import Parts
 from blockscale.kernels.cuda_config import Config
@@ -21,20 +21,20 @@ class Arguments(Structure):
         ("m", c_int),
         ("n", c_int),
         ("k", c_int),
-        ("groups", c_int),
         ("settled", c_int),
         ("bias_dtype", c_int),
         ("out_dtype", c_int),
-        ("activation", c_int),
-        ("alpha", c_float),
-        ("limit", c_float),
-        ("sizes_are_64_bits", c_int),
         ("out", c_void_p),
         ("out_stride", c_longlong),
         ("x", c_void_p),
         ("x_stride", c_longlong),
         ("x_scale", c_void_p),
         ("weight", Weight * 2),
+        ("groups", c_int),
+        ("sizes_are_64_bits", c_int),
+        ("activation", c_int),
+        ("alpha", c_float),
+        ("limit", c_float),
         ("x_block_scale", c_void_p),
         ("x_block_stride", c_longlong),
         ("group_sizes", c_void_p),
@@ -54,6 +54,7 @@ class WideArguments(Structure):
         ("code_map", TensorMap * 2),
         ("scale_map", TensorMap * 2),
         *Arguments._fields_,
+        ("_end", c_ubyte * (-sizeof(Arguments) % 64)),  # maps are aligned, and so are all of them
     )
 
 

@@ -116,13 +116,13 @@ def weight_tiles(problem: Problem) -> int:
     return -(-problem.n // 16) * (2 if problem.gated else 1) * matrices(problem)
 
 
-def cluster_places(problem: Problem, size: int) -> int:
+def cluster_places(target: str, size: int) -> int:
     """Clusters of so many blocks that find a place at once, with one block to a multiprocessor.
 
     Those of two fill every pair of them; larger ones leave some idle, since their blocks must be
-    neighbours: an H200 holds 39 clusters of 3, 30 of 4, 15 of 8.
+    neighbours. An H200 holds 39 clusters of 3, 30 of 4, 15 of 8: this gives as many, or one less.
     """
-    return int(multiprocessors(problem.target) / size * (1 if size <= 2 else 0.89))
+    return int(multiprocessors(target) / size * (1 if size <= 2 else 0.89))
 
 
 def rows_each(problem: Problem) -> float:

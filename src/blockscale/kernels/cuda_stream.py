@@ -64,15 +64,16 @@ def stream_shared(problem: Problem, config: Config) -> int:
     """Bytes of shared memory to ask for: what a block needs, or more.
 
     Where all blocks have a place at once, a third one must not fit beside two, nor a second one
-    where nearly all have one: blocks of the next kernel start early, and would crowd on the few
-    multiprocessors that this one leaves idle.
+    where nearly all have one, or each has a table: blocks of the next kernel start early, and would
+    crowd on the few multiprocessors that this one leaves idle.
     """
     needed = config.shared_bytes(problem)
     blocks = config.output_tiles(problem) * config.splits * matrices(problem)
     places = config.blocks * multiprocessors(problem.target)
     if problem.ragged or blocks > places or not can_overlap(problem.target):
         return needed
-    most = config.blocks if blocks > 0.9 * places else max(config.blocks, 2)
+    alone = blocks > 0.9 * places or config.shared_table
+    most = config.blocks if alone else max(config.blocks, 2)
     of_all = shared_limit(problem.target) + _RESERVED
     return max(needed, of_all // (most + 1) - _RESERVED + 16)
 
@@ -231,10 +232,11 @@ def _pairs_of_splits(problem: Problem, columns: int) -> list[Config]:
 
 
 def _clusters_of_few(problem: Problem, columns: int) -> list[Config]:
-    """3 to 8 rows of E2M1, or gate and up of 9 to 16, and few tiles for each multiprocessor: blocks
-    of four tiles, and clusters that share their k."""
+    """3 to 8 rows of E2M1, or gate and up of 9 to 16 of any format, and few tiles for each
+    multiprocessor: blocks of four tiles, and clusters that share their k where there is room."""
     tiles, format = tiles_each(problem), problem.w_kind.format
-    plain = format.element == E2M1 and columns in (4, 8) and tiles < _FEW_TILES
+    measured = columns == 8 or problem.gated or not 2048 < problem.k < _LONG_K
+    plain = format.element == E2M1 and columns in (4, 8) and tiles < _FEW_TILES and measured
     gated = problem.gated and columns == 16 and tiles < 4 and problem.k >= _LONG_K
     if problem.ragged or tiles < 1.3 or not (plain or gated) or not can_cluster(problem.target):
         return []
@@ -247,7 +249,7 @@ def _clusters_of_few(problem: Problem, columns: int) -> list[Config]:
         return []
     clusters = config.output_tiles(problem) * matrices(problem)
     for splits in (3, 2) if config.blocks == 2 else (2,):
-        places = config.blocks * cluster_places(problem, splits)
+        places = config.blocks * cluster_places(problem.target, splits)
         if clusters <= places and splits * config.k_warps * config.chunk <= problem.k:
             return [replace(config, splits=splits, cluster=True)]
     return [config] if gated else []

@@ -18,7 +18,7 @@ from blockscale.kernels.cuda_config import (
     x_dtype,
 )
 from blockscale.problem import Problem
-from blockscale.runtime.cuda import can_cluster, has_wgmma, multiprocessors, shared_limit
+from blockscale.runtime.cuda import has_wgmma, multiprocessors, shared_limit
 
 _COLUMNS = (16, 24, 32, 48, 64, 96, 128)
 _SPLITS = (8, 4, 3, 2)  # blocks of a cluster
@@ -104,7 +104,7 @@ def _by_fill(problem: Problem, columns: int) -> list[_Shape]:
         return [_Shape(least, 8, 2, 1) if columns > 32 else _Shape(least, 4, 2, 1)]
     if columns <= 32:
         return [*_of_eight_warps(problem, columns), _Shape(least, 4, 4, None)]
-    if problem.k >= 4096 and not can_split(problem):
+    if problem.k >= 4096 and not _can_split(problem):
         return [_Shape(least, 8, 2, 2)]
     return [_Shape(least, 4, 2, None, _LONG), _Shape(least, 4, 4, None)]
 
@@ -126,7 +126,7 @@ def _table_shapes(problem: Problem, columns: int) -> list[_Shape]:
         return _large_blocks(least, columns, table=True)
     if share < _NEARLY:
         return [_Shape(least, 8, 2, 1, _LONG, shared_table=True)]
-    split = can_split(problem)
+    split = _can_split(problem)
     if split and problem.gated:
         return []
     if columns <= 16:
@@ -142,14 +142,14 @@ def _of_eight_warps(problem: Problem, columns: int) -> list[_Shape]:
     number to a cluster; with room for long stages where tables of gate and up are in registers."""
     format = problem.w_kind.format
     if problem.gated:
-        wanted = format.is_codebook and columns > 16 and can_split(problem)
+        wanted = format.is_codebook and columns > 16 and _can_split(problem)
         return [_Shape(2, 4, 2, None, _LONG[1:])] if wanted else []
     few = columns <= 16 and weight_tiles(problem) / 4 <= 0.35 * multiprocessors(problem.target)
     even = _most_splits(problem, 4, 2 * 256) in (2, 4)
     return [_Shape(1, 4, 2, None, _LONG)] if few and even and format.element == E2M1 else []
 
 
-def can_split(problem: Problem) -> bool:
+def _can_split(problem: Problem) -> bool:
     """Whether so few blocks of 64 rows leave room for twice as many, and k for both."""
     return _most_splits(problem, 4 * _least_tiles(problem), 4 * 256) > 1
 
@@ -160,7 +160,7 @@ def _most_splits(problem: Problem, tiles: int, share: int) -> int:
     fitting = (
         splits
         for splits in _SPLITS
-        if blocks <= cluster_places(problem, splits) and splits * share <= problem.k
+        if blocks <= cluster_places(problem.target, splits) and splits * share <= problem.k
     )
     return next(fitting, 1)
 
@@ -177,7 +177,7 @@ def _fit(problem: Problem, columns: int, shape: _Shape) -> Config | None:
                 continue
             share = chunk * shape.k_warps  # k that a block takes at a time
             split = shape.splits or _most_splits(problem, shape.tiles * shape.row_warps, share)
-            if split * share > problem.k or not can_cluster(problem.target):
+            if split * share > problem.k:
                 split = 1
             config = Config(
                 columns=columns,

@@ -52,7 +52,8 @@ def keep_quick_call(
         others = [each for each in others if each.version == version and each.kept.is_current]
         if len(others) >= _MOST:
             return  # first come, first served: making one costs more than many calls by Python
-    launch, like = plan.launch.quick(tuple(biases), group_sizes), _prototype(plan, x)
+    launch = plan.launch.quick(tuple(biases), group_sizes)
+    like = None if launch is None else _prototype(plan, x)
     if launch is None or like is None:
         return
     facts = launch._asdict()

@@ -131,6 +131,7 @@ class Launch:
         self._overlaps = can_overlap(problem.target)
         written = [part.codes for part in self._weights]
         written += [part.scale for part in self._weights] + self._tables
+        written += [part.tensor_scale for part in self._weights if part.tensor_scale is not None]
         self._counted = [tensor for tensor in written if not tensor.is_inference()]
         self._version = -1
         self._calls = 0
@@ -347,7 +348,7 @@ def _specialised(
         "BS_ROW_WARPS": config.row_warps,
         "BS_K_WARPS": config.k_warps,
         "BS_STAGES": config.stages,
-        "BS_SPLITS": config.splits,
+        "BS_SPLITS": config.splits if config.cluster or config.splits == 1 else 0,
         "BS_CHUNK": config.chunk,
         "BS_GATED": int(gated),
         "BS_RAGGED": int(ragged),

@@ -34,6 +34,7 @@ def matrix_map(
     sizes, box = (columns, rows), (panel, box_rows)
     if columns % panel:
         return tensor_map(index, address, dtype, sizes, (stride,), box, _SWIZZLE_128)
+    # Strides need not grow from one dimension to the next: the hardware adds up what they give.
     in_panels, strides = (panel, rows, columns // panel), (stride, panel)
     return tensor_map(index, address, dtype, in_panels, strides, (*box, box_panels), _SWIZZLE_128)
 
