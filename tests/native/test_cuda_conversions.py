@@ -190,13 +190,13 @@ def searched_rows(format):  # float32 [rows, k]
     codes = torch.arange(1 << format.element.bits, dtype=torch.uint8)
     table = torch.tensor(format.codebook) if format.is_codebook else None
     values = decode(codes, format.element, table).float().nan_to_num(0.0, 0.0, 0.0)
-    scale = torch.randint(50, 70, (8, blocks, 1)).div(16).exp2() * 2.0**-4
+    scale = torch.randint(50, 70, (3, blocks, 1)).div(16).exp2() * 2.0**-4
     on_grids = []
     for most in (1.0, 0.75, 0.6, 0.5, 0.3):  # the larger ones of a coarser grid are missing
         few = values[values.abs() <= values.abs().max() * most]
         few = few if len(few) else values
-        on_grids.append(few[torch.randint(len(few), (8, blocks, block))] * scale)
-    normal = torch.randn(8, blocks, block)
+        on_grids.append(few[torch.randint(len(few), (3, blocks, block))] * scale)
+    normal = torch.randn(3, blocks, block)
     outlier = normal * 0.03
     outlier[..., 3] = 1.0
     constant = normal.sign() * scale
