@@ -65,6 +65,7 @@ void quantize(const Call& call) {
     near.fit = true;
     if constexpr (near.EXIST) near.fill(call.codebook, 0, 1);
     using Rule = ScaleRule<Kind, CARRY_FROM>;
+    typename SharedBlock<Kind, Kind::BLOCK, Weights>::Memory memory;
     Run<Numbers, Kind::BLOCK> run;
     for (int64_t b = 0; b < call.blocks; ++b) {
         const int64_t first = b * Kind::BLOCK;
@@ -72,7 +73,8 @@ void quantize(const Call& call) {
         const Block numbers(run, 0);
         const Weights weights = read_weights<Weights>(call.importance, first);
         const Rule rule(call.tensor_scale[b]);
-        const BlockScale scale = choose_scale<SEARCH>(numbers, weights, rule, tables.encoder, near);
+        const BlockScale scale =
+            choose_scale<SEARCH>(numbers, weights, rule, tables.encoder, near, memory);
         const BlockQuantizer<Kind, Kind::BLOCK, Encoder> block(numbers, scale, rule.tensor_scale(),
                                                                tables.encoder);
         Packed<Kind::BITS, BIT_STREAM, Kind::BLOCK, Encoder> packed;

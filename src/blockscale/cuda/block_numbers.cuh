@@ -1,6 +1,7 @@
 // The numbers of one block in the lanes that share it.
 #pragma once
 #include "block_scale.cuh"
+#include "lanes.cuh"
 
 // A lane's numbers of one block: finite, or infinities that saturate.
 template <class Format, int VALUES>

@@ -8,10 +8,13 @@
 //
 // Quotients fall into intervals of one length. Two values do for an interval if there is at most one midpoint
 // in it, and in what it becomes under the smaller scales; for E2M1 and the codebooks of normally distributed
-// numbers, PER_ONE and REACH are such that this holds, and `fit` says whether it does. Most quotients of 4
-// bits fall into 32 intervals, which lie in as many banks of shared memory.
+// numbers, PER_ONE and REACH are such that this holds, and `fit` says whether it does.
+//
+// What an interval needs is 8 bytes, which shared memory gives to 16 lanes at a time: it stands there as often,
+// so that each lane finds it in banks of its own.
 #pragma once
 #include "format.cuh"
+#include "lanes.cuh"
 
 // WANTED: there is a search among scales next to each other.
 template <class Format, bool WANTED>
@@ -29,7 +32,7 @@ class Brackets {
     static constexpr int GROUP = EXIST ? 1 + SMALLER : 1;  // scales, with codes next to each other
 
     // Two values next to each other.
-    struct Bracket {
+    struct alignas(8) Bracket {
         float middle, half;
 
         // How far x / d is from the nearer one, with r nearly 1 / d; of either sign.
@@ -41,10 +44,12 @@ class Brackets {
     // For x under a scale whose reciprocal is nearly r, and the smaller ones of its group; |x r| is up to
     // 2.4 times the largest value.
     EXACT Bracket around(float x, float r) const {
-        // Counted in quarters, by rounding to an integer: without the last two bits, the place in bytes.
-        const float counted = fused(x, product(r, 4 * PER_ONE), COUNT_FROM + 2 * INTERVALS);
-        const u32 place = bits_of(counted) & (4 * INTERVALS - 4);
-        return {at(middle_, place), at(half_, place)};
+        // Counted in parts of an interval, by rounding to an integer: without the part, the place of a row in
+        // bytes.
+        const float counted = fused(x, product(r, ROW * PER_ONE), COUNT_FROM + ROW * INTERVALS / 2);
+        const u32 own = lane_number() % COPIES * sizeof(Bracket);
+        const u32 place = (bits_of(counted) & (ROW * (INTERVALS - 1))) | own;
+        return *reinterpret_cast<const Bracket*>(reinterpret_cast<const u8*>(rows_) + place);
     }
 
     // Each worker fills a part. `fit` is true before, and false after if an interval needs more than two
@@ -52,9 +57,9 @@ class Brackets {
     EXACT void fill(const float* codebook, int worker, int workers) {
         constexpr float RATIO = 1.0f + float(SMALLER) / STEPS;
         for (int i = worker; i < INTERVALS; i += workers) {
-            // Rounding begins an eighth early; the rest is for what q is off by.
-            const float from = (i - INTERVALS / 2 - 0.126f) / PER_ONE;
-            const float to = (i - INTERVALS / 2 + 0.876f) / PER_ONE;
+            // Rounding begins half a part early; the rest is for what q is off by.
+            const float from = (i - INTERVALS / 2 - 0.5f / ROW - 0.001f) / PER_ONE;
+            const float to = (i - INTERVALS / 2 + 1 - 0.5f / ROW + 0.001f) / PER_ONE;
             const float lowest = smaller(from, from * RATIO), highest = larger(to, to * RATIO);
             int below = 0, inside = 0;
             for (int k = 0; k + 1 < COUNT; ++k) {
@@ -64,8 +69,8 @@ class Brackets {
             }
             if (inside > 1) fit = false;
             const Bracket found = between(codebook, below + 1 < COUNT ? below : COUNT - 2);
-            middle_[i] = found.middle;
-            half_[i] = found.half;
+            for (int copy = 0; copy < COPIES; ++copy)  // in turns, so that no two workers meet at a bank
+                rows_[i][(copy + i) % COPIES] = found;
         }
     }
 
@@ -76,6 +81,7 @@ class Brackets {
     static constexpr int INTERVALS = 8 << Format::BITS;
     static constexpr float PER_ONE = (Element::IS_FLOAT ? 1.4f : 1.6f) * (1 << Format::BITS) / Element::MAX;
     static constexpr float COUNT_FROM = 12582912.0f;  // 1.5 * 2^23
+    static constexpr int COPIES = 16, ROW = COPIES * sizeof(Bracket);
 
     static EXACT float value(const float* codebook, int index) {
         if constexpr (Element::IS_FLOAT) {
@@ -91,9 +97,5 @@ class Brackets {
         return {(low + high) * 0.5f, (high - low) * 0.5f};
     }
 
-    static EXACT float at(const float* entries, u32 place) {
-        return *reinterpret_cast<const float*>(reinterpret_cast<const u8*>(entries) + place);
-    }
-
-    float middle_[EXIST ? INTERVALS : 1], half_[EXIST ? INTERVALS : 1];
+    Bracket rows_[EXIST ? INTERVALS : 1][COPIES];
 };

@@ -76,13 +76,6 @@ EXACT u32 bytes_of(u32 low, u32 high, u32 which) {
     return d;
 }
 
-// The same number in another lane of the warp.
-template <class T>
-EXACT T across(T value, int distance) {
-    return __shfl_xor_sync(0xffffffffu, value, distance);
-}
-EXACT bool any_lane(bool value) { return __any_sync(0xffffffffu, value); }
-
 #else
 
 #include <cmath>
@@ -136,13 +129,6 @@ EXACT u32 bytes_of(u32 low, u32 high, u32 which) {
     }
     return bytes;
 }
-#ifndef BS_HAS_LANES  // a block has one lane
-template <class T>
-EXACT T across(T value, int) {
-    return value;
-}
-EXACT bool any_lane(bool value) { return value; }
-#endif
 
 #endif
 

@@ -123,8 +123,10 @@ struct Unit<true> : Unit<false> {
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
 EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& at,
                          const Rule& rule, bool writes) {
+    using Units = Unit<BS_WEIGHTED>;
+    __shared__ SharedBlock<Kind, PART, Units::Weights>::Memory of_warp[THREADS / 32];
     const Encoder& encoder = tables.encoders.encoder;
-    Unit<BS_WEIGHTED> unit(a, at);
+    Units unit(a, at);
     Packed<Kind::BITS, BS_PACKING, VALUES, Encoder> packed;
     u32 scales[BLOCKS];
     bool lost[BLOCKS];
@@ -132,7 +134,8 @@ EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& 
     for (int first = 0; first < VALUES; first += PART) {
         const BlockNumbers<Kind, PART> numbers(unit.run, first);
         const auto weights = unit.weights(first);
-        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder, tables.near);
+        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder, tables.near,
+                                                         of_warp[threadIdx.x / 32]);
         const BlockQuantizer<Kind, PART, Encoder> block(numbers, scale, rule.tensor_scale(), encoder);
         put_codes(block, unit.run, packed, first);
         lost[first / PART] = numbers.ZERO_CODES && numbers.lost;
@@ -173,7 +176,7 @@ EXACT void quantize_row(const Arguments& a, const Tables& tables, u32 row) {
 // Threads of an SM that registers are left for: as many as the way that nearly all blocks go allows. What a
 // search does in doubt would take more.
 constexpr int threads_of_sm() {
-    if (BS_SEARCH == FROM_AMAX) return Element::IS_FLOAT ? 1024 : 640;
+    if (BS_SEARCH == FROM_AMAX) return Element::IS_FLOAT ? 1024 : 896;
     if (BS_SEARCH == FOUR_OVER_SIX) return 640;
     if (PART <= 16) return BS_WEIGHTED ? 512 : 896;
     return BS_WEIGHTED ? 384 : Element::IS_FLOAT ? 512 : 640;

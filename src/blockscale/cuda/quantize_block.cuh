@@ -37,7 +37,8 @@ class BlockQuantizer {
                 return;
             }
         }
-        const bool is_quick = (encoder_.ordinary & usual_) && divisor_.is_quick(x_);
+        // Where most codes are known without a quotient, the others need not come quickly, but in little code.
+        const bool is_quick = !HAS_INTERVALS && (encoder_.ordinary & usual_) && divisor_.is_quick(x_);
 #pragma unroll
         for (int first = 0; first < VALUES; first += STEP) {
             float quotients[STEP];
@@ -113,9 +114,11 @@ EXACT void put_codes(const Block& block, const Run& run, Packed& packed, int fir
     } else if constexpr (Block::HAS_INTERVALS) {
         Packed near = packed;
         const auto put_near = [&](int i, u32 even, u32 odd) { near.put_pair(first + i, even, odd); };
-        const bool is_known = block.near_codes(put_near);
-        if (any_lane(!is_known)) block.template codes<Run::PRECISION, true>(put_pair);
-        if (is_known) packed = near;
+        // If any lane has doubts, all begin again: what they know need not be kept meanwhile.
+        if (any_lane(!block.near_codes(put_near)))
+            block.template codes<Run::PRECISION, true>(put_pair);
+        else
+            packed = near;
     } else {
         block.template codes<Run::PRECISION, true>(put_pair);
     }

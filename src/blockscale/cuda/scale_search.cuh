@@ -7,7 +7,7 @@
 #pragma once
 #include "block_numbers.cuh"
 #include "brackets.cuh"
-#include "divisor.cuh"
+#include "exact_error.cuh"
 #include "weights.cuh"
 
 // How candidates for a block's scale are found; the earlier one wins a tie.
@@ -19,11 +19,13 @@ class ScaleSearch {
     using Element = typename Format::Element;
     using Scale = typename Format::Scale;
     static constexpr int LANES = Format::BLOCK / VALUES;
+    using Shared = SharedBlock<Format, VALUES, Weights>;
+    using Memory = typename Shared::Memory;
 
     EXACT ScaleSearch(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights, const Rule& rule,
-                      const BlockScale& start, const Encoder& encoder, const Near& near)
+                      const BlockScale& start, const Encoder& encoder, const Near& near, Memory& memory)
         : x_(numbers.x), amax_(numbers.amax), weights_(weights), rule_(rule), start_(start),
-          encoder_(encoder), near_(near) {
+          encoder_(encoder), near_(near), memory_(memory) {
         const auto by = divisor(start);
         const bool in_range = (by.value() >= 16.0f / Weights::RANGE) & (by.value() <= Weights::RANGE / 16.0f);
         usual_ = numbers.usual & rule.is_usual() & encoder.ordinary;
@@ -43,10 +45,12 @@ class ScaleSearch {
             weigh_neighbours();
         BlockScale scale = scale_of(first_);
         const bool in_doubt = is_open && !(known_ && most(first_) < least(second_));
-        if (any_lane(in_doubt)) {
-            const bool between_two = known_ && most(first_) < least(third_);
-            const BlockScale exact = decide(in_doubt, any_lane(in_doubt && !between_two));
-            if (in_doubt) scale = exact;
+#pragma unroll 1
+        for (u32 waiting = lanes_where(in_doubt); waiting;) {
+            const int holder = first_of(waiting);
+            const BlockScale exact = decide(holder);
+            if (lane_number() / LANES == holder / LANES) scale = exact;
+            waiting &= ~(~0u >> (32 - LANES) << holder);
         }
         return scale;
     }
@@ -219,9 +223,14 @@ class ScaleSearch {
         return away(trial) < 0 ? -2 * away(trial) - 1 : 2 * away(trial);
     }
 
-    // By the definition: among all, or between the two best ones.
-    EXACT BlockScale decide(bool in_doubt, bool among_all) const {
-        const int one = turn_of(first_), other = turn_of(second_);
+    // By the definition: among all, or between the two best ones. All lanes take part, in the decision of those
+    // that hold one block.
+    EXACT BlockScale decide(int holder) const {
+        const Shared block(x_, weights_, holder, memory_);
+        const bool between_two = known_ && most(first_) < least(third_);
+        const int among_all = of_lane(int(!between_two), holder);
+        const float tensor_scale = of_lane(rule_.tensor_scale(), holder);
+        const int one = of_lane(turn_of(first_), holder), other = of_lane(turn_of(second_), holder);
         BlockScale scale;
         int best = 0;
         double least = 0.0;
@@ -229,10 +238,7 @@ class ScaleSearch {
         for (int i = 0; i < (among_all ? CANDIDATES : 2); ++i) {
             const int turn = among_all ? i : (i == 0) == (one < other) ? one : other;
             const bool is_new = candidate(turn, scale);
-            const auto by = divisor(scale);
-            const bool is_quick = usual_ && by.is_usual() && by.is_quick(x_);
-            const double error =
-                any_lane(in_doubt && !is_quick) ? squared_error<false>(scale) : squared_error<true>(scale);
+            const double error = block.squared_error(of_lane(scale.value, holder), tensor_scale, encoder_);
             if (i == 0 || (is_new && error < least)) {
                 least = error;
                 best = turn;
@@ -242,29 +248,6 @@ class ScaleSearch {
         return scale;
     }
 
-    // Of the dequantised block; neighbours are summed first, those in other lanes last. QUICK: by a divisor
-    // that is.
-    template <bool QUICK>
-    EXACT double squared_error(const BlockScale& scale) const {
-        double error = sum_of_squares<QUICK, 0, VALUES>(scale, divisor(scale));
-#pragma unroll
-        for (int i = 1; i < LANES; i *= 2) error = sum(error, across(error, i));
-        return error;
-    }
-
-    template <bool QUICK, int FIRST, int COUNT>
-    EXACT double sum_of_squares(const BlockScale& scale, const Divisor<Format>& by) const {
-        if constexpr (COUNT == 1) {
-            const float x = forgotten(part(FIRST)), quotient = QUICK ? by.quick(x) : by.careful(x);
-            const float value = encoder_.nearest(Element::saturated(quotient));
-            const float decoded = product(product(value, scale.value), rule_.tensor_scale());
-            return weights_.square(FIRST, difference(double(x), double(decoded)));
-        } else {
-            return sum(sum_of_squares<QUICK, FIRST, COUNT / 2>(scale, by),
-                       sum_of_squares<QUICK, FIRST + COUNT / 2, COUNT / 2>(scale, by));
-        }
-    }
-
     const float (&x_)[VALUES];
     const float amax_;
     const Weights& weights_;
@@ -272,6 +255,7 @@ class ScaleSearch {
     const BlockScale& start_;
     const Encoder& encoder_;
     const Near& near_;
+    Memory& memory_;
     BlockScale other_;
     bool usual_;    // quotients by usual divisors need no care
     bool known_;    // float32 holds the errors of all candidates
@@ -282,13 +266,14 @@ class ScaleSearch {
 // The scale of a block by a rule and a search.
 template <Search SEARCH, class Format, int VALUES, class Weights, class Rule, class Encoder, class Near>
 EXACT BlockScale choose_scale(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights,
-                              const Rule& rule, const Encoder& encoder, const Near& near) {
+                              const Rule& rule, const Encoder& encoder, const Near& near,
+                              typename SharedBlock<Format, VALUES, Weights>::Memory& memory) {
     BlockScale scale = rule.template of_amax<true>(numbers.amax);
     if (!(numbers.usual & rule.is_usual())) scale = rule.template of_amax<false>(numbers.amax);
     if constexpr (SEARCH != FROM_AMAX) {
         const bool is_open = numbers.amax > 0.0f && !numbers.lost;
         using Searching = ScaleSearch<Format, Rule, SEARCH, VALUES, Encoder, Near, Weights>;
-        const BlockScale best = Searching(numbers, weights, rule, scale, encoder, near).best(is_open);
+        const BlockScale best = Searching(numbers, weights, rule, scale, encoder, near, memory).best(is_open);
         if (is_open) scale = best;
     }
     return scale;
