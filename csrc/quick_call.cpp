@@ -15,12 +15,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 
 namespace {
 
-constexpr int kVersion = 2;  // that runtime/quick_call.py asks for
+constexpr int kVersion = 3;  // that runtime/quick_call.py asks for
 constexpr int kMostDimensions = 8;
 constexpr Py_ssize_t kMostArgumentBytes = 4096;  // that a kernel takes
 constexpr int64_t kCopied = 16;                  // bytes of x that the kernel copies at a time
@@ -474,10 +475,21 @@ PyObject *use(PyObject *, PyObject *arguments) {
   return Py_None;
 }
 
+// is_on(name): whether a variable of the environment is set to something, and not to 0. Python changes both its own
+// copy and what is read here, and takes a microsecond to look a variable up that is not there.
+PyObject *is_on(PyObject *, PyObject *name) {
+  const Owned encoded(PyUnicode_EncodeFSDefault(name));
+  const char *variable = encoded ? PyBytes_AsString(encoded.object) : nullptr;
+  if (!variable) return nullptr;
+  const char *value = std::getenv(variable);
+  return PyBool_FromLong(value && *value && std::strcmp(value, "0"));
+}
+
 PyMethodDef functions[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL,
      "run(calls, x, bias, up_bias, group_sizes, up, activation): the result, or None where none of the calls "
      "is like this one."},
+    {"is_on", is_on, METH_O, "is_on(name): whether a variable of the environment is set, and not to 0."},
     {"use", use, METH_VARARGS, "use(exchange, tensor, parameter, is_grad_enabled): torch's, once."},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -24,5 +24,5 @@ PYTHONPATH=tools
 export PYTHONPATH LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE BLOCKSCALE_QUICK_CALL
 exec "$python" -m pytest -q --capture=no -p no:cacheprovider -p malloc_memory \
   tests/kernels/test_cpu_matmul.py tests/kernels/test_int8_activations.py \
-  tests/kernels/test_cpu_quantize.py tests/layouts/test_lanes.py tests/kernels/test_quick_call.py \
+  tests/kernels/test_cpu_quantize.py tests/layouts/test_lanes.py tests/kernels/test_quick_*.py \
   -k "not ($left_out)"

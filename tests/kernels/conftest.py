@@ -1,7 +1,11 @@
 import pytest
 import torch
+from quick_machine import K, Machine, N
 
+import blockscale as bs
 import ways
+from blockscale.kernels.prepared import fragments
+from blockscale.tensor import find_plan
 
 
 @pytest.fixture(params=ways.EVERY, ids=str)
@@ -28,3 +32,21 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with torch.no_grad():
+        yield Machine(monkeypatch)
+
+
+@pytest.fixture
+def q():
+    return bs.quantize(torch.randn(N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Group sizes, as on a GPU."""
+    monkeypatch.setattr(find_plan, "_sizes_are_read", lambda x: False)

@@ -9,7 +9,7 @@ import torch
 
 import blockscale as bs
 from blockscale.formats import CATALOGUE
-from blockscale.kernels import cuda_arguments
+from blockscale.kernels import cuda_arguments, cuda_launch
 from blockscale.kernels.cuda_config import rows_of_most
 from blockscale.kernels.cuda_stream import stream_configs, stream_shared
 from blockscale.kernels.matmul import cublas, sm80
@@ -183,8 +183,8 @@ def launches(monkeypatch):
         def launch(self, grid, threads, shared, stream, arguments, overlap, cluster):
             found.append((self.defines, arguments))
 
-    monkeypatch.setattr(sm80, "function", Kernel)
-    monkeypatch.setattr(sm80, "current_stream", lambda device: 0)
+    monkeypatch.setattr(cuda_launch, "function", Kernel)
+    monkeypatch.setattr(cuda_launch, "current_stream", lambda device: 0)
     return found
 
 
@@ -204,7 +204,7 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
 
 @pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP4], ids=str)
 def test_few_rows_of_codes_are_decoded_by_the_kernel(launches, monkeypatch, x_format):
-    monkeypatch.setattr(sm80, "decode", lambda kind, parts, out, overlap: out.fill_(7))
+    monkeypatch.setattr(cuda_launch, "decode", lambda kind, parts, out, overlap: out.fill_(7))
     q = bs.quantize(torch.randn(256, 64), bs.NVFP4).pack(fragments(bs.NVFP4))
     x = bs.quantize(torch.randn(8, 64), x_format)
     kind = str(Kind(x_format, canonical(x_format)))
@@ -238,7 +238,7 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
         return len(told).to_bytes(1, "little") * 128
 
     monkeypatch.setattr(cuda_arguments, "tensor_map", invented)
-    monkeypatch.setattr(sm80, "matrix_map", invented)
+    monkeypatch.setattr(cuda_launch, "matrix_map", invented)
     layout = fragments(bs.NVFP4)
     parts = [
         bs.quantize(torch.randn(3, 200, 320), bs.NVFP4).pack(layout) for _ in "gu"[: 1 + gated]

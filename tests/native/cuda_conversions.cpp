@@ -65,7 +65,7 @@ void quantize(const Call& call) {
     near.fit = true;
     if constexpr (near.EXIST) near.fill(call.codebook, 0, 1);
     using Rule = ScaleRule<Kind, CARRY_FROM>;
-    typename SharedBlock<Kind, Kind::BLOCK, Weights>::Memory memory;
+    typename Searched<SEARCH, Kind::BLOCK, Weights>::Memory memory;
     Run<Numbers, Kind::BLOCK> run;
     for (int64_t b = 0; b < call.blocks; ++b) {
         const int64_t first = b * Kind::BLOCK;

@@ -82,25 +82,9 @@ static unsigned __reduce_max_sync(unsigned, unsigned value) {
         return largest;
     });
 }
-template <class T>
-T of_lane(T value, int lane) {
-    return with_all_lanes(value, [&](const uint64_t* lanes) {
-        T other;
-        std::memcpy(&other, &lanes[lane], sizeof other);
-        return other;
-    });
-}
-static unsigned lanes_where(bool value) {
-    return with_all_lanes(value, [&](const uint64_t* lanes) {
-        unsigned bits = 0;
-        for (int i = 0; i < 32; ++i) bits |= unsigned(lanes[i] & 1) << i;
-        return bits;
-    });
-}
 constexpr int LANES_OF_WARP = 32;
 static int lane_number() { return threadIdx.x % LANES_OF_WARP; }
-static bool any_lane(bool value) { return lanes_where(value) != 0; }
-static void meet_warp() { warp_barriers[threadIdx.x / 32]->arrive_and_wait(); }
+static bool any_lane(bool value) { return __reduce_max_sync(0, value) != 0; }
 
 #include KERNEL_FILE
 

@@ -11,7 +11,7 @@
 // numbers, PER_ONE and REACH are such that this holds, and `fit` says whether it does.
 //
 // What an interval needs is 8 bytes, which shared memory gives to 16 lanes at a time: it stands there as often,
-// so that each lane finds it in banks of its own.
+// so that each lane finds it in banks of its own; half as often where there are many intervals.
 #pragma once
 #include "format.cuh"
 #include "lanes.cuh"
@@ -81,7 +81,7 @@ class Brackets {
     static constexpr int INTERVALS = 8 << Format::BITS;
     static constexpr float PER_ONE = (Element::IS_FLOAT ? 1.4f : 1.6f) * (1 << Format::BITS) / Element::MAX;
     static constexpr float COUNT_FROM = 12582912.0f;  // 1.5 * 2^23
-    static constexpr int COPIES = 16, ROW = COPIES * sizeof(Bracket);
+    static constexpr int COPIES = INTERVALS <= 128 ? 16 : 8, ROW = COPIES * sizeof(Bracket);
 
     static EXACT float value(const float* codebook, int index) {
         if constexpr (Element::IS_FLOAT) {

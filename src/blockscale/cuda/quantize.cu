@@ -63,10 +63,33 @@ struct Encoders<Codebook<BITS>> {
 using Encoder = Encoders<Element>::Type;
 using Near = Brackets<Kind, BS_SEARCH == NEIGHBOURS>;
 
-// What lanes look up.
-struct Tables {
+// The numbers and weights of a unit.
+template <bool WEIGHTED>
+struct Unit {
+    using Weights = Unweighted<Kind, PART>;
+    Run<Numbers, VALUES> run;
+
+    EXACT Unit(const Arguments& a, const Place& at)
+        : run(load_run<Run<Numbers, VALUES>>(a.x.row(at.group, at.row), at.unit)) {}
+    EXACT Weights weights(int) const { return {}; }
+};
+
+template <>
+struct Unit<true> : Unit<false> {
+    using Weights = Weighted<Kind, PART>;
+    Run<Wide, VALUES> importance;
+
+    EXACT Unit(const Arguments& a, const Place& at)
+        : Unit<false>(a, at),
+          importance(load_run<Run<Wide, VALUES>>(a.importance.row(at.group, 0), at.unit)) {}
+    EXACT Weights weights(int first) const { return {importance, first}; }
+};
+
+// What a thread block has in shared memory: what lanes look up, and the numbers that they search for.
+struct Shared {
     Encoders<Element> encoders;
     Near near;
+    Searched<BS_SEARCH, PART, Unit<BS_WEIGHTED>::Weights>::Memory numbers[THREADS / 32];
 
     EXACT void fill(const float* codebook) {
         encoders.fill(codebook);
@@ -98,35 +121,11 @@ EXACT void write_scales(const Arguments& a, const Place& at, const u32 (&scales)
     store_bytes<BLOCKS * BYTES>(words, to);
 }
 
-// The numbers and weights of a unit.
-template <bool WEIGHTED>
-struct Unit {
-    using Weights = Unweighted<Kind, PART>;
-    Run<Numbers, VALUES> run;
-
-    EXACT Unit(const Arguments& a, const Place& at)
-        : run(load_run<Run<Numbers, VALUES>>(a.x.row(at.group, at.row), at.unit)) {}
-    EXACT Weights weights(int) const { return {}; }
-};
-
-template <>
-struct Unit<true> : Unit<false> {
-    using Weights = Weighted<Kind, PART>;
-    Run<Wide, VALUES> importance;
-
-    EXACT Unit(const Arguments& a, const Place& at)
-        : Unit<false>(a, at),
-          importance(load_run<Run<Wide, VALUES>>(a.importance.row(at.group, 0), at.unit)) {}
-    EXACT Weights weights(int first) const { return {importance, first}; }
-};
-
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
-EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& at,
-                         const Rule& rule, bool writes) {
-    using Units = Unit<BS_WEIGHTED>;
-    __shared__ SharedBlock<Kind, PART, Units::Weights>::Memory of_warp[THREADS / 32];
-    const Encoder& encoder = tables.encoders.encoder;
-    Units unit(a, at);
+EXACT void quantize_unit(const Arguments& a, Shared& shared, const Place& at, const Rule& rule,
+                         bool writes) {
+    const Encoder& encoder = shared.encoders.encoder;
+    Unit<BS_WEIGHTED> unit(a, at);
     Packed<Kind::BITS, BS_PACKING, VALUES, Encoder> packed;
     u32 scales[BLOCKS];
     bool lost[BLOCKS];
@@ -134,8 +133,8 @@ EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& 
     for (int first = 0; first < VALUES; first += PART) {
         const BlockNumbers<Kind, PART> numbers(unit.run, first);
         const auto weights = unit.weights(first);
-        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder, tables.near,
-                                                         of_warp[threadIdx.x / 32]);
+        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder, shared.near,
+                                                         shared.numbers[threadIdx.x / 32]);
         const BlockQuantizer<Kind, PART, Encoder> block(numbers, scale, rule.tensor_scale(), encoder);
         put_codes(block, unit.run, packed, first);
         lost[first / PART] = numbers.ZERO_CODES && numbers.lost;
@@ -153,7 +152,7 @@ EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& 
 
 // One thread block makes a row: its tensor scale first, then its codes from numbers still in the cache.
 template <TensorScale KIND>
-EXACT void quantize_row(const Arguments& a, const Tables& tables, u32 row) {
+EXACT void quantize_row(const Arguments& a, Shared& shared, u32 row) {
     const u32 units = a.rows.in_row.divisor;
     Place at = a.rows.place(row * units);
     u32 largest = 0;
@@ -169,7 +168,7 @@ EXACT void quantize_row(const Arguments& a, const Tables& tables, u32 row) {
     for (u32 first = 0; first < units; first += THREADS) {
         const u32 unit = first + threadIdx.x;
         at.unit = smaller(unit, units - 1);
-        quantize_unit(a, tables, at, rule, unit < units);
+        quantize_unit(a, shared, at, rule, unit < units);
     }
 }
 
@@ -179,18 +178,18 @@ constexpr int threads_of_sm() {
     if (BS_SEARCH == FROM_AMAX) return Element::IS_FLOAT ? 1024 : 896;
     if (BS_SEARCH == FOUR_OVER_SIX) return 640;
     if (PART <= 16) return BS_WEIGHTED ? 512 : 896;
-    return BS_WEIGHTED ? 384 : Element::IS_FLOAT ? 512 : 640;
+    return BS_WEIGHTED ? 384 : Element::IS_FLOAT ? 640 : 768;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
     quantize(const __grid_constant__ Arguments a) {
-    __shared__ Tables tables;
+    __shared__ Shared shared;
     wait_for_previous();
-    tables.fill(a.codebook);
+    shared.fill(a.codebook);
     if constexpr (DERIVED) {
         const u32 rows = a.rows.in_row.divide(a.rows.units);
         for (u32 row = blockIdx.x; row < rows; row += gridDim.x)
-            quantize_row<BS_TENSOR_SCALE>(a, tables, row);
+            quantize_row<BS_TENSOR_SCALE>(a, shared, row);
     } else {
         // From the end: what was read last, for a tensor scale or before, may still be in the cache.
         const u32 begin = (gridDim.x - 1 - blockIdx.x) * a.share;
@@ -200,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
             const Place at = a.rows.place(smaller(unit, end - 1));
             const float* given = reinterpret_cast<float*>(a.tensor_scale.row(at.group, at.row));
             const Rule rule(BS_TENSOR_SCALE == GIVEN ? *given : 1.0f);
-            quantize_unit(a, tables, at, rule, unit < end);
+            quantize_unit(a, shared, at, rule, unit < end);
         }
     }
 }

@@ -7,11 +7,16 @@
 #pragma once
 #include "block_numbers.cuh"
 #include "brackets.cuh"
-#include "exact_error.cuh"
+#include "divisor.cuh"
+#include "lane_numbers.cuh"
 #include "weights.cuh"
 
 // How candidates for a block's scale are found; the earlier one wins a tie.
 enum Search { FROM_AMAX, NEIGHBOURS, FOUR_OVER_SIX };
+
+// Where a search finds the numbers of a lane. Weights would take as much memory again: these have registers.
+template <Search SEARCH, int VALUES, class Weights>
+using Searched = LaneNumbers<VALUES, SEARCH == NEIGHBOURS && Weights::ALIKE && VALUES <= 32>;
 
 template <class Format, class Rule, Search SEARCH, int VALUES, class Encoder, class Near, class Weights>
 class ScaleSearch {
@@ -19,13 +24,14 @@ class ScaleSearch {
     using Element = typename Format::Element;
     using Scale = typename Format::Scale;
     static constexpr int LANES = Format::BLOCK / VALUES;
-    using Shared = SharedBlock<Format, VALUES, Weights>;
-    using Memory = typename Shared::Memory;
+
+    using Numbers = Searched<SEARCH, VALUES, Weights>;
 
     EXACT ScaleSearch(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights, const Rule& rule,
-                      const BlockScale& start, const Encoder& encoder, const Near& near, Memory& memory)
-        : x_(numbers.x), amax_(numbers.amax), weights_(weights), rule_(rule), start_(start),
-          encoder_(encoder), near_(near), memory_(memory) {
+                      const BlockScale& start, const Encoder& encoder, const Near& near,
+                      typename Numbers::Memory& memory)
+        : numbers_(numbers.x, memory), amax_(numbers.amax), weights_(weights), rule_(rule), start_(start),
+          encoder_(encoder), near_(near) {
         const auto by = divisor(start);
         const bool in_range = (by.value() >= 16.0f / Weights::RANGE) & (by.value() <= Weights::RANGE / 16.0f);
         usual_ = numbers.usual & rule.is_usual() & encoder.ordinary;
@@ -45,12 +51,10 @@ class ScaleSearch {
             weigh_neighbours();
         BlockScale scale = scale_of(first_);
         const bool in_doubt = is_open && !(known_ && most(first_) < least(second_));
-#pragma unroll 1
-        for (u32 waiting = lanes_where(in_doubt); waiting;) {
-            const int holder = first_of(waiting);
-            const BlockScale exact = decide(holder);
-            if (lane_number() / LANES == holder / LANES) scale = exact;
-            waiting &= ~(~0u >> (32 - LANES) << holder);
+        if (any_lane(in_doubt)) {
+            const bool between_two = known_ && most(first_) < least(third_);
+            const BlockScale exact = decide(any_lane(in_doubt && !between_two));
+            if (in_doubt) scale = exact;
         }
         return scale;
     }
@@ -86,7 +90,9 @@ class ScaleSearch {
     }
 
     // What is divided: floats keep their sign apart.
-    EXACT float part(int i) const { return Element::IS_FLOAT ? magnitude(x_[i]) : x_[i]; }
+    static EXACT float part(float x) { return Element::IS_FLOAT ? magnitude(x) : x; }
+
+    static constexpr int RUN = Numbers::RUN;
 
     EXACT static float across_block(float total) {
 #pragma unroll
@@ -103,11 +109,13 @@ class ScaleSearch {
         const auto by = divisor(scale);
         const float d = by.value(), r = Format::POWER_OF_TWO ? by.inverse() : refined(by.inverse(), d);
         float errors[2] = {0.0f, 0.0f};
+        numbers_.for_runs([&](const float (&x)[RUN], int first) {
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-            const float off = encoder_.template off<REACH>(part(i), d, r);
-            errors[i % 2] = weights_.quick_square(i, off, errors[i % 2]);
-        }
+            for (int i = 0; i < RUN; ++i) {
+                const float off = encoder_.template off<REACH>(part(x[i]), d, r);
+                errors[i % 2] = weights_.quick_square(first + i, off, errors[i % 2]);
+            }
+        });
         return across_block(errors[0] + errors[1]);
     }
 
@@ -132,13 +140,15 @@ class ScaleSearch {
             r[i] = by.inverse();
             errors[i] = 0.0f;
         }
+        numbers_.for_runs([&](const float (&x)[RUN], int first) {
 #pragma unroll
-        for (int k = 0; k < VALUES; ++k) {
-            const auto bracket = near_.around(x_[k], r[0]);
+            for (int k = 0; k < RUN; ++k) {
+                const auto bracket = near_.around(x[k], r[0]);
 #pragma unroll
-            for (int i = 0; i < GROUP; ++i)
-                errors[i] = weights_.quick_square(k, bracket.off(x_[k], r[i]), errors[i]);
-        }
+                for (int i = 0; i < GROUP; ++i)
+                    errors[i] = weights_.quick_square(first + k, bracket.off(x[k], r[i]), errors[i]);
+            }
+        });
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) errors[i] = across_block(errors[i]) * (d[i] * d[i]);
     }
@@ -147,8 +157,10 @@ class ScaleSearch {
     EXACT float sum_of_squares_of_x() const {
         if constexpr (SEARCH == FOUR_OVER_SIX) return amax_ * amax_ * weights_.total;
         float squares = 0.0f;
+        numbers_.for_runs([&](const float (&x)[RUN], int first) {
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i) squares = weights_.quick_square(i, x_[i], squares);
+            for (int i = 0; i < RUN; ++i) squares = weights_.quick_square(first + i, x[i], squares);
+        });
         return across_block(squares);
     }
 
@@ -223,14 +235,10 @@ class ScaleSearch {
         return away(trial) < 0 ? -2 * away(trial) - 1 : 2 * away(trial);
     }
 
-    // By the definition: among all, or between the two best ones. All lanes take part, in the decision of those
-    // that hold one block.
-    EXACT BlockScale decide(int holder) const {
-        const Shared block(x_, weights_, holder, memory_);
-        const bool between_two = known_ && most(first_) < least(third_);
-        const int among_all = of_lane(int(!between_two), holder);
-        const float tensor_scale = of_lane(rule_.tensor_scale(), holder);
-        const int one = of_lane(turn_of(first_), holder), other = of_lane(turn_of(second_), holder);
+    // By the definition: among all, or between the two best ones. Doubts are rare: there is one way, if not the
+    // quickest.
+    EXACT BlockScale decide(bool among_all) const {
+        const int one = turn_of(first_), other = turn_of(second_);
         BlockScale scale;
         int best = 0;
         double least = 0.0;
@@ -238,7 +246,7 @@ class ScaleSearch {
         for (int i = 0; i < (among_all ? CANDIDATES : 2); ++i) {
             const int turn = among_all ? i : (i == 0) == (one < other) ? one : other;
             const bool is_new = candidate(turn, scale);
-            const double error = block.squared_error(of_lane(scale.value, holder), tensor_scale, encoder_);
+            const double error = squared_error(scale);
             if (i == 0 || (is_new && error < least)) {
                 least = error;
                 best = turn;
@@ -248,14 +256,26 @@ class ScaleSearch {
         return scale;
     }
 
-    const float (&x_)[VALUES];
+    // Of the dequantised block; neighbours are summed first, those in other lanes last.
+    EXACT double squared_error(const BlockScale& scale) const {
+        const auto by = divisor(scale);
+        double error = numbers_.sum_of([&](float x, int i) {
+            const float value = encoder_.nearest(Element::saturated(by.careful(part(x))));
+            const float decoded = product(product(value, scale.value), rule_.tensor_scale());
+            return weights_.square(i, difference(double(part(x)), double(decoded)));
+        });
+#pragma unroll
+        for (int i = 1; i < LANES; i *= 2) error = sum(error, across(error, i));
+        return error;
+    }
+
+    const Numbers numbers_;
     const float amax_;
     const Weights& weights_;
     const Rule& rule_;
     const BlockScale& start_;
     const Encoder& encoder_;
     const Near& near_;
-    Memory& memory_;
     BlockScale other_;
     bool usual_;    // quotients by usual divisors need no care
     bool known_;    // float32 holds the errors of all candidates
@@ -267,7 +287,7 @@ class ScaleSearch {
 template <Search SEARCH, class Format, int VALUES, class Weights, class Rule, class Encoder, class Near>
 EXACT BlockScale choose_scale(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights,
                               const Rule& rule, const Encoder& encoder, const Near& near,
-                              typename SharedBlock<Format, VALUES, Weights>::Memory& memory) {
+                              typename Searched<SEARCH, VALUES, Weights>::Memory& memory) {
     BlockScale scale = rule.template of_amax<true>(numbers.amax);
     if (!(numbers.usual & rule.is_usual())) scale = rule.template of_amax<false>(numbers.amax);
     if constexpr (SEARCH != FROM_AMAX) {

@@ -11,8 +11,7 @@ struct Unweighted {
 
     EXACT Unweighted() {}
     static EXACT float quick_square(int, float off, float errors) { return fused(off, off, errors); }
-    static EXACT float of(int) { return 1.0f; }
-    static EXACT double square(float, double off) { return product(off, off); }
+    static EXACT double square(int, double off) { return product(off, off); }
     static EXACT bool is_usual() { return true; }
 };
 
@@ -51,8 +50,9 @@ struct Weighted {
     EXACT float quick_square(int i, float off, float errors) const {
         return fused(product(weight[i], off), off, errors);
     }
-    EXACT float of(int i) const { return weight[i]; }
-    static EXACT double square(float weight, double off) { return product(double(weight), product(off, off)); }
+    EXACT double square(int i, double off) const {
+        return product(double(weight[i]), product(off, off));
+    }
     // Whether float32 holds their squares and sums.
     EXACT bool is_usual() const { return total >= power_of_two(-20) && total <= power_of_two(20); }
 };

@@ -15,7 +15,7 @@ from torch import Tensor
 from blockscale.ops.choose import choose
 from blockscale.ops.plan import Plan
 from blockscale.ops.unobserved import QUESTIONS
-from blockscale.runtime import ask_deterministic, checks_enabled, is_deterministic, load_quick_call
+from blockscale.runtime import CHECKS, ask_deterministic, is_deterministic, load_quick_call
 
 _extension: Any = load_quick_call()
 _MOST = 16  # kept with a weight, and looked through one by one
@@ -70,7 +70,7 @@ def keep_quick_call(
         activation=activation,
         questions=(
             *QUESTIONS,
-            *(() if group_sizes is None else ((checks_enabled, (), False),)),
+            *(() if group_sizes is None else ((_extension.is_on, (CHECKS,), False),)),
             (ask_deterministic, (), is_deterministic()),
             (torch._C._cuda_getDevice, (), index),
             (choose, (plan.problem,), plan.choice),

@@ -3,7 +3,7 @@
 from blockscale.runtime import native, tuned
 from blockscale.runtime.ceilings import Ceilings, ceilings
 from blockscale.runtime.determinism import ask_deterministic, deterministic, is_deterministic
-from blockscale.runtime.environment import VARIABLES, checks_enabled, tuned_enabled
+from blockscale.runtime.environment import CHECKS, VARIABLES, checks_enabled, tuned_enabled
 from blockscale.runtime.identity import device_names
 from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native_library import Native, load_native
@@ -17,6 +17,7 @@ from blockscale.runtime.target import (
 )
 
 __all__ = [
+    "CHECKS",
     "VARIABLES",
     "Ceilings",
     "Native",

@@ -1,16 +1,19 @@
-"""The environment variables, all of them. Nothing else in the library reads the environment."""
+"""The environment variables, all of them. Nothing else in the library reads the environment, but
+for the extension of quick calls, which looks at CHECKS too."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+CHECKS = "BLOCKSCALE_CHECK"
+
 VARIABLES = {
     "BLOCKSCALE_CACHE": "folder for compiled CUDA kernels and, in tuned, for what tuning has "
     "found; by default blockscale/cubins and blockscale/tuned in XDG_CACHE_HOME or ~/.cache",
     "BLOCKSCALE_CACHE_MB": "how large all compiled kernels may become, 512 by default; 0 keeps "
     "none",
-    "BLOCKSCALE_CHECK": "1: read group sizes and given tensor scales back from the GPU and raise "
+    CHECKS: "1: read group sizes and given tensor scales back from the GPU and raise "
     "on bad ones, which synchronises; by default sizes are clipped on the device",
     "BLOCKSCALE_CUDA": "0: do without the CUDA kernels",
     "BLOCKSCALE_ISA": "scalar, avx2, avx512 or amx: the instruction set of the native CPU kernels; "
@@ -23,7 +26,7 @@ VARIABLES = {
 
 
 def checks_enabled() -> bool:
-    return os.environ.get("BLOCKSCALE_CHECK", "0") not in ("", "0")
+    return os.environ.get(CHECKS, "0") not in ("", "0")
 
 
 def cuda_enabled() -> bool:

@@ -1,0 +1,162 @@
+"""A stub of a GPU for calls that C code repeats.
+
+The driver's launch is a function of this file, and tensors on the CPU stand for those on a GPU: the
+kernel, which would read them, never runs.
+"""
+
+import ctypes
+from functools import lru_cache
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import blockscale as bs
+from blockscale import ops
+from blockscale.kernels import cuda_launch
+from blockscale.kernels.matmul import sm80
+from blockscale.kernels.prepared import fragments
+from blockscale.ops import plan as plans
+from blockscale.ops import quick
+from blockscale.ops.operand import as_groups
+from blockscale.problem import Kind, Problem, dtype_name
+from blockscale.runtime import load_quick_call
+from blockscale.runtime.cuda import functions
+from blockscale.runtime.cuda.driver import LaunchAttribute, LaunchConfig
+from blockscale.tensor import find_plan
+
+LOADED = load_quick_call()
+NEEDS_EXTENSION = pytest.mark.skipif(isinstance(LOADED, str), reason=str(LOADED))
+
+
+N, K = 512, 1024
+
+
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_void_p,) * 4)
+
+
+class Machine:
+    """A GPU that only writes down what it is asked to launch."""
+
+    def __init__(self, monkeypatch):
+        self.launches = []  # config but for pointers, attributes, function, the kernel's arguments
+        self.status = 0
+        self.device, self.stream = 0, 7
+        self.kernels = 0
+        self.choice = None
+        self.size = 0
+        self.entry = LAUNCH(self._launch)
+        monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: self.device, raising=False)
+        monkeypatch.setattr(
+            torch._C, "_cuda_getCurrentRawStream", lambda index: self.stream, raising=False
+        )
+        monkeypatch.setattr(cuda_launch, "function", self._function)
+        chosen = lru_cache(maxsize=None)(lambda problem: self.choice)
+        self.forget_choices = chosen.cache_clear
+        monkeypatch.setattr(plans, "choose", chosen)
+        monkeypatch.setattr(quick, "choose", chosen)
+
+    def _function(self, build, device):
+        self.kernels += 1
+        kernel = functions.Function.__new__(functions.Function)
+        kernel.build, kernel._index, kernel._handle = build, 0, 5
+        kernel._launch = self.entry
+        kernel._configs, kernel._max_shared = {}, 10**6
+        return kernel
+
+    def _launch(self, config, function, parameters, extra):
+        if self.status:
+            return self.status
+        told = LaunchConfig.from_address(config)
+        facts = [getattr(told, name) for name, _ in told._fields_ if name != "attributes"]
+        size = ctypes.sizeof(LaunchAttribute) * told.attribute_count
+        attributes = ctypes.string_at(told.attributes, size) if size else b""
+        struct = ctypes.c_void_p.from_address(parameters).value
+        self.launches.append((facts, attributes, function, ctypes.string_at(struct, self.size)))
+        return 0
+
+    def plan(self, q, x, bias=None, wide=False, deterministic=False, up=None, sizes=None):
+        """As `make_plan` would for a GPU, kept with q; `up` is another weight and its bias."""
+        m = x.numel() // K
+        gated, groups = up is not None, 1 if sizes is None else len(sizes)
+        verb = ("grouped_" if sizes is not None else "") + ("gated_" if gated else "") + "matmul"
+        weights, biases = ([q], [bias]) if up is None else ([q, up[0]], [bias, up[1]])
+        biased = any(each is not None for each in biases)
+        problem = Problem(
+            verb=verb,
+            m=m,
+            n=N,
+            k=K,
+            groups=groups,
+            ragged=sizes is not None,
+            gated=gated,
+            activation="silu" if gated else "",
+            bias=biased,
+            deterministic=deterministic,
+            x=dtype_name(x.dtype),
+            w=str(Kind(q.format, q.layout)),
+            out=dtype_name(x.dtype),
+            target="sm_90",
+        )
+        config = next(each for each in sm80.configs(problem) if each.wide == wide)
+        if not config.cluster and config.splits > 1:
+            config = next(
+                each
+                for each in [*sm80.configs(problem), *sm80.candidates(problem)]
+                if each.wide == wide and (each.cluster or each.splits == 1)
+            )
+        self.choice = ops.Choice(sm80, config, "by rule")
+        launch = sm80.Launch(problem, config, tuple(as_groups(each.operand) for each in weights))
+        launch._device = torch.device("cuda", 0)
+        launch._overlaps = True
+        self.size = len(launch._template)
+        plan = ops.Plan(
+            launch=launch,
+            choice=plans.choose(problem),
+            problem=problem,
+            x_rows=None if x.dim() == 2 else (m, K),
+            bias_shape=(groups, N) if biased else None,
+            out_rows=(m, N),
+            out_shape=(*x.shape[:-1], N),
+            out_dtype=x.dtype,
+            kept=tuple(weights[1:]),
+        )
+        activation = "silu" if gated else None
+        q.plans[find_plan.plan_key(x, weights, biases, sizes, activation, None, None)] = plan
+        return plan
+
+
+def rows(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape, K).to(dtype)
+
+
+def unaligned():
+    return torch.empty(K + 1, dtype=torch.bfloat16)[1:].view(1, K)
+
+
+def experts():
+    return bs.quantize(torch.randn(3, N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
+
+
+def settle(x, q, bias=None):
+    """Three calls by Python, the last of which leaves a quick one."""
+    for _ in range(3):
+        bs.linear(x, q, bias)
+    assert len(q.quick_calls) >= 1
+
+
+def quickly(q, x, bias=None, up_bias=None, sizes=None, up=None, activation=None):
+    return ops.run_quickly(q.quick_calls, x, bias, up_bias, sizes, up, activation)
+
+
+def without_out(launch, kind):
+    """Which each call has for itself."""
+    facts, attributes, function, arguments = launch
+    struct = kind.from_buffer_copy(arguments)
+    struct.out = None
+    return facts, attributes, function, bytes(struct)
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        return function(*arguments, **(named or {}))
