@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -184,7 +185,8 @@ def test_the_check_of_batches():
 
 
 def test_the_check_of_quantising():
-    assert gpu_quantize._differs(torch.randn(4, 64).bfloat16(), bs.NVFP4, "mse") == 0.0
+    quantize = partial(bs.quantize, format=bs.NVFP4, scale="mse")
+    assert gpu_quantize._differs(torch.randn(4, 64).bfloat16(), quantize) == 0.0
     assert (bs.NVFP4, "four_over_six") in gpu_quantize.pairs()
     assert (bs.MXFP8, "mse") in gpu_quantize.pairs()
 

@@ -65,7 +65,6 @@ void quantize(const Call& call) {
     near.fit = true;
     if constexpr (near.EXIST) near.fill(call.codebook, 0, 1);
     using Rule = ScaleRule<Kind, CARRY_FROM>;
-    typename Searched<SEARCH, Kind::BLOCK, Weights>::Memory memory;
     Run<Numbers, Kind::BLOCK> run;
     for (int64_t b = 0; b < call.blocks; ++b) {
         const int64_t first = b * Kind::BLOCK;
@@ -73,10 +72,9 @@ void quantize(const Call& call) {
         const Block numbers(run, 0);
         const Weights weights = read_weights<Weights>(call.importance, first);
         const Rule rule(call.tensor_scale[b]);
-        const BlockScale scale =
-            choose_scale<SEARCH>(numbers, weights, rule, tables.encoder, near, memory);
-        const BlockQuantizer<Kind, Kind::BLOCK, Encoder> block(numbers, scale, rule.tensor_scale(),
-                                                               tables.encoder);
+        const BlockScale scale = choose_scale<SEARCH>(numbers, weights, rule, tables.encoder, near);
+        const BlockQuantizer<Kind, Kind::BLOCK, Encoder, SEARCH == NEIGHBOURS> block(
+            numbers, scale, rule.tensor_scale(), tables.encoder);
         Packed<Kind::BITS, BIT_STREAM, Kind::BLOCK, Encoder> packed;
         put_codes(block, run, packed, 0);
         packed.finish();

@@ -14,7 +14,9 @@ struct Codebook {
 //
 // Numbers up to KEPT fall into twice as many intervals of one length as there are codes. Where no interval
 // has more than one midpoint, as in the codebooks of normally distributed numbers, the interval of a number
-// leaves two codes, and one comparison decides. Other numbers and codebooks are searched by halves.
+// leaves two codes, and one comparison decides. There are as many again beyond, since the scale that suits a
+// block best may be half of the one that suits its largest number; but most numbers fall into the first, which lie in
+// banks of their own. Other numbers and codebooks are searched by halves.
 template <int BITS>
 class Table {
  public:
@@ -39,7 +41,7 @@ class Table {
 
     EXACT void fill_intervals(int worker, int workers) {
         for (int i = worker; i < INTERVALS; i += workers) {
-            const float from = (i - COUNT - 0.626f) / PER_ONE, to = (i - COUNT + 0.376f) / PER_ONE;
+            const float from = (i - 2 * COUNT - 0.626f) / PER_ONE, to = (i - 2 * COUNT + 0.376f) / PER_ONE;
             int below = 0, inside = 0;
             for (int k = 0; k < COUNT - 1; ++k) {
                 below += entries_[k] < from;
@@ -55,8 +57,9 @@ class Table {
     EXACT float nearest(float x) const { return find(x)[COUNT]; }
     EXACT float value(u32 code) const { return entries_[COUNT + code]; }
 
-    // The code of x / d, with r = 1 / d to within 2^-22, for quotients up to KEPT; in doubt where the two are
+    // The code of x / d, with r = 1 / d to within 2^-22, for quotients up to NEAR; in doubt where the two are
     // not on one side of the midpoint beyond doubt.
+    static constexpr float NEAR = 2.0f * Codebook<BITS>::KEPT;
     EXACT u32 near_code(float x, float r, bool& in_doubt) const {
         const float quotient = product(x, r);
         const u32 place = place_of(x, r);
@@ -78,12 +81,12 @@ class Table {
  private:
     // Intervals are counted in quarters, by rounding to integers: with a last digit of zero, that is the
     // place of an entry in bytes, whatever the numbers.
-    static constexpr int INTERVALS = HAS_INTERVALS ? 2 * COUNT : 1;
+    static constexpr int INTERVALS = HAS_INTERVALS ? 4 * COUNT : 1;
     static constexpr int PER_ONE = int((COUNT - 0.625f) / Codebook<BITS>::KEPT);
     static constexpr float COUNT_FROM = 12582914.0f;  // 1.5 * 2^23 and a half interval
 
     static EXACT u32 place_of(float x, float r) {
-        const float counted = fused(x, product(r, 4 * PER_ONE), COUNT_FROM + 4 * COUNT);
+        const float counted = fused(x, product(r, 4 * PER_ONE), COUNT_FROM + 8 * COUNT);
         return bits_of(counted) & (4 * INTERVALS - 4);
     }
     template <class T>

@@ -77,8 +77,8 @@ class Divisor {
         }
     }
 
-    // Whether no quotient needs to be made smaller for its element.
-    EXACT bool fits(float amax) const { return product(amax, inverse_) < Element::KEPT; }
+    // Whether no quotient needs to be made smaller for its element; or is beyond another limit.
+    EXACT bool fits(float amax, float limit = Element::KEPT) const { return product(amax, inverse_) < limit; }
 
     EXACT float quick(float x) const {
         if constexpr (Format::POWER_OF_TWO) return product(x, inverse_);

@@ -63,6 +63,42 @@ struct Encoders<Codebook<BITS>> {
 using Encoder = Encoders<Element>::Type;
 using Near = Brackets<Kind, BS_SEARCH == NEIGHBOURS>;
 
+// What lanes look up.
+struct Tables {
+    Encoders<Element> encoders;
+    Near near;
+
+    EXACT void fill(const float* codebook) {
+        encoders.fill(codebook);
+        if constexpr (Near::EXIST) {
+            if (threadIdx.x == 0) near.fit = true;
+            __syncthreads();
+            near.fill(codebook, threadIdx.x, THREADS);
+            __syncthreads();
+        }
+    }
+};
+
+constexpr int BLOCKS = VALUES / PART;  // of a lane
+constexpr bool MAY_EXCEED = BS_SEARCH == NEIGHBOURS && !BS_WEIGHTED;  // weights leave no registers for it
+
+// Scales of adjacent blocks lie side by side, in atoms up to four of them.
+EXACT void write_scales(const Arguments& a, const Place& at, const u32 (&scales)[BLOCKS]) {
+    constexpr int BYTES = Kind::Scale::BYTES;
+    const u32 block = at.unit * VALUES / Kind::BLOCK;
+    u8* to;
+    if constexpr (BS_BLOCKED) {
+        const u32 in_atom = at.row % 32 * 16 + at.row / 32 % 4 * 4 + block % 4;
+        to = a.scales.row(at.group, at.row / 128) + size_t(block / 4) * 512 + in_atom;
+    } else {
+        to = a.scales.row(at.group, at.row) + size_t(block) * BYTES;
+    }
+    u32 words[(BLOCKS * BYTES + 3) / 4] = {};
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i) words[i * BYTES / 4] |= scales[i] << i * BYTES % 4 * 8;
+    store_bytes<BLOCKS * BYTES>(words, to);
+}
+
 // The numbers and weights of a unit.
 template <bool WEIGHTED>
 struct Unit {
@@ -85,46 +121,10 @@ struct Unit<true> : Unit<false> {
     EXACT Weights weights(int first) const { return {importance, first}; }
 };
 
-// What a thread block has in shared memory: what lanes look up, and the numbers that they search for.
-struct Shared {
-    Encoders<Element> encoders;
-    Near near;
-    Searched<BS_SEARCH, PART, Unit<BS_WEIGHTED>::Weights>::Memory numbers[THREADS / 32];
-
-    EXACT void fill(const float* codebook) {
-        encoders.fill(codebook);
-        if constexpr (Near::EXIST) {
-            if (threadIdx.x == 0) near.fit = true;
-            __syncthreads();
-            near.fill(codebook, threadIdx.x, THREADS);
-            __syncthreads();
-        }
-    }
-};
-
-constexpr int BLOCKS = VALUES / PART;  // of a lane
-
-// Scales of adjacent blocks lie side by side, in atoms up to four of them.
-EXACT void write_scales(const Arguments& a, const Place& at, const u32 (&scales)[BLOCKS]) {
-    constexpr int BYTES = Kind::Scale::BYTES;
-    const u32 block = at.unit * VALUES / Kind::BLOCK;
-    u8* to;
-    if constexpr (BS_BLOCKED) {
-        const u32 in_atom = at.row % 32 * 16 + at.row / 32 % 4 * 4 + block % 4;
-        to = a.scales.row(at.group, at.row / 128) + size_t(block / 4) * 512 + in_atom;
-    } else {
-        to = a.scales.row(at.group, at.row) + size_t(block) * BYTES;
-    }
-    u32 words[(BLOCKS * BYTES + 3) / 4] = {};
-#pragma unroll
-    for (int i = 0; i < BLOCKS; ++i) words[i * BYTES / 4] |= scales[i] << i * BYTES % 4 * 8;
-    store_bytes<BLOCKS * BYTES>(words, to);
-}
-
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
-EXACT void quantize_unit(const Arguments& a, Shared& shared, const Place& at, const Rule& rule,
-                         bool writes) {
-    const Encoder& encoder = shared.encoders.encoder;
+EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& at,
+                         const Rule& rule, bool writes) {
+    const Encoder& encoder = tables.encoders.encoder;
     Unit<BS_WEIGHTED> unit(a, at);
     Packed<Kind::BITS, BS_PACKING, VALUES, Encoder> packed;
     u32 scales[BLOCKS];
@@ -133,9 +133,8 @@ EXACT void quantize_unit(const Arguments& a, Shared& shared, const Place& at, co
     for (int first = 0; first < VALUES; first += PART) {
         const BlockNumbers<Kind, PART> numbers(unit.run, first);
         const auto weights = unit.weights(first);
-        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder, shared.near,
-                                                         shared.numbers[threadIdx.x / 32]);
-        const BlockQuantizer<Kind, PART, Encoder> block(numbers, scale, rule.tensor_scale(), encoder);
+        const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder, tables.near);
+        const BlockQuantizer<Kind, PART, Encoder, MAY_EXCEED> block(numbers, scale, rule.tensor_scale(), encoder);
         put_codes(block, unit.run, packed, first);
         lost[first / PART] = numbers.ZERO_CODES && numbers.lost;
         scales[first / PART] = block.scale();
@@ -152,7 +151,7 @@ EXACT void quantize_unit(const Arguments& a, Shared& shared, const Place& at, co
 
 // One thread block makes a row: its tensor scale first, then its codes from numbers still in the cache.
 template <TensorScale KIND>
-EXACT void quantize_row(const Arguments& a, Shared& shared, u32 row) {
+EXACT void quantize_row(const Arguments& a, const Tables& tables, u32 row) {
     const u32 units = a.rows.in_row.divisor;
     Place at = a.rows.place(row * units);
     u32 largest = 0;
@@ -168,7 +167,7 @@ EXACT void quantize_row(const Arguments& a, Shared& shared, u32 row) {
     for (u32 first = 0; first < units; first += THREADS) {
         const u32 unit = first + threadIdx.x;
         at.unit = smaller(unit, units - 1);
-        quantize_unit(a, shared, at, rule, unit < units);
+        quantize_unit(a, tables, at, rule, unit < units);
     }
 }
 
@@ -178,18 +177,18 @@ constexpr int threads_of_sm() {
     if (BS_SEARCH == FROM_AMAX) return Element::IS_FLOAT ? 1024 : 896;
     if (BS_SEARCH == FOUR_OVER_SIX) return 640;
     if (PART <= 16) return BS_WEIGHTED ? 512 : 896;
-    return BS_WEIGHTED ? 384 : Element::IS_FLOAT ? 640 : 768;
+    return BS_WEIGHTED ? 384 : Element::IS_FLOAT ? 512 : 640;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
     quantize(const __grid_constant__ Arguments a) {
-    __shared__ Shared shared;
+    __shared__ Tables tables;
     wait_for_previous();
-    shared.fill(a.codebook);
+    tables.fill(a.codebook);
     if constexpr (DERIVED) {
         const u32 rows = a.rows.in_row.divide(a.rows.units);
         for (u32 row = blockIdx.x; row < rows; row += gridDim.x)
-            quantize_row<BS_TENSOR_SCALE>(a, shared, row);
+            quantize_row<BS_TENSOR_SCALE>(a, tables, row);
     } else {
         // From the end: what was read last, for a tensor scale or before, may still be in the cache.
         const u32 begin = (gridDim.x - 1 - blockIdx.x) * a.share;
@@ -199,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
             const Place at = a.rows.place(smaller(unit, end - 1));
             const float* given = reinterpret_cast<float*>(a.tensor_scale.row(at.group, at.row));
             const Rule rule(BS_TENSOR_SCALE == GIVEN ? *given : 1.0f);
-            quantize_unit(a, shared, at, rule, unit < end);
+            quantize_unit(a, tables, at, rule, unit < end);
         }
     }
 }

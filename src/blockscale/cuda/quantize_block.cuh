@@ -4,7 +4,8 @@
 #include "block_numbers.cuh"
 #include "divisor.cuh"
 
-template <class Format, int VALUES, class Encoder>
+// MAY_EXCEED: many blocks have scales that are too small for their largest number.
+template <class Format, int VALUES, class Encoder, bool MAY_EXCEED>
 class BlockQuantizer {
  public:
     using Element = typename Format::Element;
@@ -29,11 +30,10 @@ class BlockQuantizer {
     template <int PRECISION, bool SIGNED, class Put>
     EXACT void codes(Put put) const {
         if constexpr (Element::IN_STEPS) {
-            if (usual_ & divisor_.fits(amax_) & divisor_.template has_products<PRECISION>()) {
+            if (usual_ & (MAY_EXCEED | divisor_.fits(amax_)) & divisor_.template has_products<PRECISION>()) {
 #pragma unroll
                 for (int i = 0; i < VALUES; i += 2)
-                    put(i, with_sign<SIGNED>(i, Element::placed_product(part(i), divisor_.inverse())),
-                        with_sign<SIGNED>(i + 1, Element::placed_product(part(i + 1), divisor_.inverse())));
+                    put(i, with_sign<SIGNED>(i, code_of_product(i)), with_sign<SIGNED>(i + 1, code_of_product(i + 1)));
                 return;
             }
         }
@@ -58,7 +58,8 @@ class BlockQuantizer {
         for (int i = 0; i < VALUES; i += 2)
             put(i, encoder_.near_code(x_[i], divisor_.inverse(), in_doubt),
                 encoder_.near_code(x_[i + 1], divisor_.inverse(), in_doubt));
-        return (usual_ & encoder_.in_intervals & divisor_.fits(amax_)) && !in_doubt && divisor_.is_quick(x_);
+        const bool is_near = divisor_.fits(amax_, Encoder::NEAR);
+        return (usual_ & encoder_.in_intervals & is_near) && !in_doubt && divisor_.is_quick(x_);
     }
 
  private:
@@ -73,6 +74,11 @@ class BlockQuantizer {
 
     // What is divided: floats keep their sign apart.
     EXACT float part(int i) const { return Element::IS_FLOAT ? magnitude(x_[i]) : x_[i]; }
+
+    EXACT u32 code_of_product(int i) const {
+        const float most = product(divisor_.value(), Element::MAX);
+        return Element::placed_product(MAY_EXCEED ? smaller(part(i), most) : part(i), divisor_.inverse());
+    }
 
     // Quotients that are known at a time: few, where codes take registers of their own.
     static constexpr int STEP = !Element::IS_FLOAT && VALUES > 8 ? 8 : VALUES;

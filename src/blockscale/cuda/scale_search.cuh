@@ -8,15 +8,10 @@
 #include "block_numbers.cuh"
 #include "brackets.cuh"
 #include "divisor.cuh"
-#include "lane_numbers.cuh"
 #include "weights.cuh"
 
 // How candidates for a block's scale are found; the earlier one wins a tie.
 enum Search { FROM_AMAX, NEIGHBOURS, FOUR_OVER_SIX };
-
-// Where a search finds the numbers of a lane. Weights would take as much memory again: these have registers.
-template <Search SEARCH, int VALUES, class Weights>
-using Searched = LaneNumbers<VALUES, SEARCH == NEIGHBOURS && Weights::ALIKE && VALUES <= 32>;
 
 template <class Format, class Rule, Search SEARCH, int VALUES, class Encoder, class Near, class Weights>
 class ScaleSearch {
@@ -25,12 +20,9 @@ class ScaleSearch {
     using Scale = typename Format::Scale;
     static constexpr int LANES = Format::BLOCK / VALUES;
 
-    using Numbers = Searched<SEARCH, VALUES, Weights>;
-
     EXACT ScaleSearch(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights, const Rule& rule,
-                      const BlockScale& start, const Encoder& encoder, const Near& near,
-                      typename Numbers::Memory& memory)
-        : numbers_(numbers.x, memory), amax_(numbers.amax), weights_(weights), rule_(rule), start_(start),
+                      const BlockScale& start, const Encoder& encoder, const Near& near)
+        : x_(numbers.x), amax_(numbers.amax), weights_(weights), rule_(rule), start_(start),
           encoder_(encoder), near_(near) {
         const auto by = divisor(start);
         const bool in_range = (by.value() >= 16.0f / Weights::RANGE) & (by.value() <= Weights::RANGE / 16.0f);
@@ -53,7 +45,7 @@ class ScaleSearch {
         const bool in_doubt = is_open && !(known_ && most(first_) < least(second_));
         if (any_lane(in_doubt)) {
             const bool between_two = known_ && most(first_) < least(third_);
-            const BlockScale exact = decide(any_lane(in_doubt && !between_two));
+            const BlockScale exact = decide(in_doubt, any_lane(in_doubt && !between_two));
             if (in_doubt) scale = exact;
         }
         return scale;
@@ -90,9 +82,7 @@ class ScaleSearch {
     }
 
     // What is divided: floats keep their sign apart.
-    static EXACT float part(float x) { return Element::IS_FLOAT ? magnitude(x) : x; }
-
-    static constexpr int RUN = Numbers::RUN;
+    EXACT float part(int i) const { return Element::IS_FLOAT ? magnitude(x_[i]) : x_[i]; }
 
     EXACT static float across_block(float total) {
 #pragma unroll
@@ -109,13 +99,11 @@ class ScaleSearch {
         const auto by = divisor(scale);
         const float d = by.value(), r = Format::POWER_OF_TWO ? by.inverse() : refined(by.inverse(), d);
         float errors[2] = {0.0f, 0.0f};
-        numbers_.for_runs([&](const float (&x)[RUN], int first) {
 #pragma unroll
-            for (int i = 0; i < RUN; ++i) {
-                const float off = encoder_.template off<REACH>(part(x[i]), d, r);
-                errors[i % 2] = weights_.quick_square(first + i, off, errors[i % 2]);
-            }
-        });
+        for (int i = 0; i < VALUES; ++i) {
+            const float off = encoder_.template off<REACH>(part(i), d, r);
+            errors[i % 2] = weights_.quick_square(i, off, errors[i % 2]);
+        }
         return across_block(errors[0] + errors[1]);
     }
 
@@ -140,15 +128,13 @@ class ScaleSearch {
             r[i] = by.inverse();
             errors[i] = 0.0f;
         }
-        numbers_.for_runs([&](const float (&x)[RUN], int first) {
 #pragma unroll
-            for (int k = 0; k < RUN; ++k) {
-                const auto bracket = near_.around(x[k], r[0]);
+        for (int k = 0; k < VALUES; ++k) {
+            const auto bracket = near_.around(x_[k], r[0]);
 #pragma unroll
-                for (int i = 0; i < GROUP; ++i)
-                    errors[i] = weights_.quick_square(first + k, bracket.off(x[k], r[i]), errors[i]);
-            }
-        });
+            for (int i = 0; i < GROUP; ++i)
+                errors[i] = weights_.quick_square(k, bracket.off(x_[k], r[i]), errors[i]);
+        }
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) errors[i] = across_block(errors[i]) * (d[i] * d[i]);
     }
@@ -157,10 +143,8 @@ class ScaleSearch {
     EXACT float sum_of_squares_of_x() const {
         if constexpr (SEARCH == FOUR_OVER_SIX) return amax_ * amax_ * weights_.total;
         float squares = 0.0f;
-        numbers_.for_runs([&](const float (&x)[RUN], int first) {
 #pragma unroll
-            for (int i = 0; i < RUN; ++i) squares = weights_.quick_square(first + i, x[i], squares);
-        });
+        for (int i = 0; i < VALUES; ++i) squares = weights_.quick_square(i, x_[i], squares);
         return across_block(squares);
     }
 
@@ -235,9 +219,8 @@ class ScaleSearch {
         return away(trial) < 0 ? -2 * away(trial) - 1 : 2 * away(trial);
     }
 
-    // By the definition: among all, or between the two best ones. Doubts are rare: there is one way, if not the
-    // quickest.
-    EXACT BlockScale decide(bool among_all) const {
+    // By the definition: among all, or between the two best ones.
+    EXACT BlockScale decide(bool in_doubt, bool among_all) const {
         const int one = turn_of(first_), other = turn_of(second_);
         BlockScale scale;
         int best = 0;
@@ -246,7 +229,10 @@ class ScaleSearch {
         for (int i = 0; i < (among_all ? CANDIDATES : 2); ++i) {
             const int turn = among_all ? i : (i == 0) == (one < other) ? one : other;
             const bool is_new = candidate(turn, scale);
-            const double error = squared_error(scale);
+            const auto by = divisor(scale);
+            const bool is_quick = usual_ && by.is_usual() && by.is_quick(x_);
+            const double error =
+                any_lane(in_doubt && !is_quick) ? squared_error<false>(scale) : squared_error<true>(scale);
             if (i == 0 || (is_new && error < least)) {
                 least = error;
                 best = turn;
@@ -256,20 +242,30 @@ class ScaleSearch {
         return scale;
     }
 
-    // Of the dequantised block; neighbours are summed first, those in other lanes last.
+    // Of the dequantised block; neighbours are summed first, those in other lanes last. QUICK: by a divisor
+    // that is.
+    template <bool QUICK>
     EXACT double squared_error(const BlockScale& scale) const {
-        const auto by = divisor(scale);
-        double error = numbers_.sum_of([&](float x, int i) {
-            const float value = encoder_.nearest(Element::saturated(by.careful(part(x))));
-            const float decoded = product(product(value, scale.value), rule_.tensor_scale());
-            return weights_.square(i, difference(double(part(x)), double(decoded)));
-        });
+        double error = sum_of_squares<QUICK, 0, VALUES>(scale, divisor(scale));
 #pragma unroll
         for (int i = 1; i < LANES; i *= 2) error = sum(error, across(error, i));
         return error;
     }
 
-    const Numbers numbers_;
+    template <bool QUICK, int FIRST, int COUNT>
+    EXACT double sum_of_squares(const BlockScale& scale, const Divisor<Format>& by) const {
+        if constexpr (COUNT == 1) {
+            const float x = forgotten(part(FIRST)), quotient = QUICK ? by.quick(x) : by.careful(x);
+            const float value = encoder_.nearest(Element::saturated(quotient));
+            const float decoded = product(product(value, scale.value), rule_.tensor_scale());
+            return weights_.square(FIRST, difference(double(x), double(decoded)));
+        } else {
+            return sum(sum_of_squares<QUICK, FIRST, COUNT / 2>(scale, by),
+                       sum_of_squares<QUICK, FIRST + COUNT / 2, COUNT / 2>(scale, by));
+        }
+    }
+
+    const float (&x_)[VALUES];
     const float amax_;
     const Weights& weights_;
     const Rule& rule_;
@@ -286,14 +282,13 @@ class ScaleSearch {
 // The scale of a block by a rule and a search.
 template <Search SEARCH, class Format, int VALUES, class Weights, class Rule, class Encoder, class Near>
 EXACT BlockScale choose_scale(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights,
-                              const Rule& rule, const Encoder& encoder, const Near& near,
-                              typename Searched<SEARCH, VALUES, Weights>::Memory& memory) {
+                              const Rule& rule, const Encoder& encoder, const Near& near) {
     BlockScale scale = rule.template of_amax<true>(numbers.amax);
     if (!(numbers.usual & rule.is_usual())) scale = rule.template of_amax<false>(numbers.amax);
     if constexpr (SEARCH != FROM_AMAX) {
         const bool is_open = numbers.amax > 0.0f && !numbers.lost;
         using Searching = ScaleSearch<Format, Rule, SEARCH, VALUES, Encoder, Near, Weights>;
-        const BlockScale best = Searching(numbers, weights, rule, scale, encoder, near, memory).best(is_open);
+        const BlockScale best = Searching(numbers, weights, rule, scale, encoder, near).best(is_open);
         if (is_open) scale = best;
     }
     return scale;

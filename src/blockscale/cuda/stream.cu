@@ -44,8 +44,8 @@ BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
         warp.run(rows, column, first, end, [&] {
             if (column == 0) load_tables();
         });
-        wait_for_copies<0>();
-        __syncthreads();  // the stages are read no more: sums take their place
+        wait_for_copies<0>();  // tensor scales have come
+        __syncthreads();       // the stages are read no more: sums take their place
         float* left = reinterpret_cast<float*>(memory + ZERO_BYTES);
         warp.leave(left);
         __syncthreads();

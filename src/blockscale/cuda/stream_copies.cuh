@@ -140,7 +140,6 @@ struct Copies : XRows {
             empty = full;
             full = full + STAGE_BYTES == shared + STAGES * STAGE_BYTES ? shared : full + STAGE_BYTES;
         }
-        wait_for_copies<0>();
     }
 
     BS_DEVICE void end_turn() const {}
