@@ -78,6 +78,7 @@ def test_all_other_verbs(tmp_path, monkeypatch, capsys):
     assert by_name[" 1 tokens", "KBIT4"].outcome == TIMED
     assert by_name[" 2 batches", "NVFP4"].outcome == TIMED
     assert by_name["64 x 64", "MXFP8 mse"].ratio is not None
+    assert by_name["64 x 64", "NVFP4 absmax, tensor scale given"].outcome == TIMED
     assert "stored:" in shown
     assert "**Quantising bfloat16**" in verbs_tables([report])
 
