@@ -475,8 +475,8 @@ PyObject *use(PyObject *, PyObject *arguments) {
   return Py_None;
 }
 
-// is_on(name): whether a variable of the environment is set to something, and not to 0. Python changes both its own
-// copy and what is read here, and takes a microsecond to look a variable up that is not there.
+// is_on(name): whether a variable of the environment is set to something, and not to 0. os.environ takes a microsecond
+// to look a variable up that is not there. What is assigned to it is seen here too; what goes around it, only here.
 PyObject *is_on(PyObject *, PyObject *name) {
   const Owned encoded(PyUnicode_EncodeFSDefault(name));
   const char *variable = encoded ? PyBytes_AsString(encoded.object) : nullptr;

@@ -73,8 +73,8 @@ void quantize(const Call& call) {
         const Weights weights = read_weights<Weights>(call.importance, first);
         const Rule rule(call.tensor_scale[b]);
         const BlockScale scale = choose_scale<SEARCH>(numbers, weights, rule, tables.encoder, near);
-        const BlockQuantizer<Kind, Kind::BLOCK, Encoder, SEARCH == NEIGHBOURS> block(
-            numbers, scale, rule.tensor_scale(), tables.encoder);
+        const BlockQuantizer<Kind, Kind::BLOCK, Encoder> block(numbers, scale, rule.tensor_scale(),
+                                                               tables.encoder);
         Packed<Kind::BITS, BIT_STREAM, Kind::BLOCK, Encoder> packed;
         put_codes(block, run, packed, 0);
         packed.finish();

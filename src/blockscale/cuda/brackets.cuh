@@ -69,7 +69,7 @@ class Brackets {
             }
             if (inside > 1) fit = false;
             const Bracket found = between(codebook, below + 1 < COUNT ? below : COUNT - 2);
-            for (int copy = 0; copy < COPIES; ++copy)  // in turns, so that no two workers meet at a bank
+            for (int copy = 0; copy < COPIES; ++copy)  // in turns, so that workers do not all meet at a bank
                 rows_[i][(copy + i) % COPIES] = found;
         }
     }

@@ -16,7 +16,7 @@ struct Codebook {
 // has more than one midpoint, as in the codebooks of normally distributed numbers, the interval of a number
 // leaves two codes, and one comparison decides. There are as many again beyond, since the scale that suits a
 // block best may be half of the one that suits its largest number; but most numbers fall into the first, which lie in
-// banks of their own. Other numbers and codebooks are searched by halves.
+// banks of their own up to 4 bits. Other numbers and codebooks are searched by halves.
 template <int BITS>
 class Table {
  public:

@@ -80,7 +80,6 @@ struct Tables {
 };
 
 constexpr int BLOCKS = VALUES / PART;  // of a lane
-constexpr bool MAY_EXCEED = BS_SEARCH == NEIGHBOURS && !BS_WEIGHTED;  // weights leave no registers for it
 
 // Scales of adjacent blocks lie side by side, in atoms up to four of them.
 EXACT void write_scales(const Arguments& a, const Place& at, const u32 (&scales)[BLOCKS]) {
@@ -134,7 +133,7 @@ EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& 
         const BlockNumbers<Kind, PART> numbers(unit.run, first);
         const auto weights = unit.weights(first);
         const BlockScale scale = choose_scale<BS_SEARCH>(numbers, weights, rule, encoder, tables.near);
-        const BlockQuantizer<Kind, PART, Encoder, MAY_EXCEED> block(numbers, scale, rule.tensor_scale(), encoder);
+        const BlockQuantizer<Kind, PART, Encoder> block(numbers, scale, rule.tensor_scale(), encoder);
         put_codes(block, unit.run, packed, first);
         lost[first / PART] = numbers.ZERO_CODES && numbers.lost;
         scales[first / PART] = block.scale();

@@ -4,8 +4,7 @@
 #include "block_numbers.cuh"
 #include "divisor.cuh"
 
-// MAY_EXCEED: many blocks have scales that are too small for their largest number.
-template <class Format, int VALUES, class Encoder, bool MAY_EXCEED>
+template <class Format, int VALUES, class Encoder>
 class BlockQuantizer {
  public:
     using Element = typename Format::Element;
@@ -30,14 +29,15 @@ class BlockQuantizer {
     template <int PRECISION, bool SIGNED, class Put>
     EXACT void codes(Put put) const {
         if constexpr (Element::IN_STEPS) {
-            if (usual_ & (MAY_EXCEED | divisor_.fits(amax_)) & divisor_.template has_products<PRECISION>()) {
+            if (usual_ & divisor_.fits(amax_) & divisor_.template has_products<PRECISION>()) {
 #pragma unroll
                 for (int i = 0; i < VALUES; i += 2)
-                    put(i, with_sign<SIGNED>(i, code_of_product(i)), with_sign<SIGNED>(i + 1, code_of_product(i + 1)));
+                    put(i, with_sign<SIGNED>(i, Element::placed_product(part(i), divisor_.inverse())),
+                        with_sign<SIGNED>(i + 1, Element::placed_product(part(i + 1), divisor_.inverse())));
                 return;
             }
         }
-        // Where most codes are known without a quotient, the others need not come quickly, but in little code.
+        // Where most codebooks do without a quotient, the others need not come quickly, but in little code.
         const bool is_quick = !HAS_INTERVALS && (encoder_.ordinary & usual_) && divisor_.is_quick(x_);
 #pragma unroll
         for (int first = 0; first < VALUES; first += STEP) {
@@ -50,7 +50,9 @@ class BlockQuantizer {
         }
     }
 
-    // The same in fewer instructions, for codes of a codebook; false where they are not known so.
+    // The same in fewer instructions, for codes of a codebook; false where they are not known so. Some codebooks
+    // have none of them.
+    EXACT bool may_be_near() const { return encoder_.in_intervals; }
     template <class Put>
     EXACT bool near_codes(Put put) const {
         bool in_doubt = false;
@@ -59,7 +61,7 @@ class BlockQuantizer {
             put(i, encoder_.near_code(x_[i], divisor_.inverse(), in_doubt),
                 encoder_.near_code(x_[i + 1], divisor_.inverse(), in_doubt));
         const bool is_near = divisor_.fits(amax_, Encoder::NEAR);
-        return (usual_ & encoder_.in_intervals & is_near) && !in_doubt && divisor_.is_quick(x_);
+        return (usual_ & is_near) && !in_doubt && divisor_.is_quick(x_);
     }
 
  private:
@@ -74,11 +76,6 @@ class BlockQuantizer {
 
     // What is divided: floats keep their sign apart.
     EXACT float part(int i) const { return Element::IS_FLOAT ? magnitude(x_[i]) : x_[i]; }
-
-    EXACT u32 code_of_product(int i) const {
-        const float most = product(divisor_.value(), Element::MAX);
-        return Element::placed_product(MAY_EXCEED ? smaller(part(i), most) : part(i), divisor_.inverse());
-    }
 
     // Quotients that are known at a time: few, where codes take registers of their own.
     static constexpr int STEP = !Element::IS_FLOAT && VALUES > 8 ? 8 : VALUES;
@@ -121,7 +118,7 @@ EXACT void put_codes(const Block& block, const Run& run, Packed& packed, int fir
         Packed near = packed;
         const auto put_near = [&](int i, u32 even, u32 odd) { near.put_pair(first + i, even, odd); };
         // If any lane has doubts, all begin again: what they know need not be kept meanwhile.
-        if (any_lane(!block.near_codes(put_near)))
+        if (!block.may_be_near() || any_lane(!block.near_codes(put_near)))
             block.template codes<Run::PRECISION, true>(put_pair);
         else
             packed = near;
