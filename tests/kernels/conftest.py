@@ -1,11 +1,11 @@
 import pytest
 import torch
-from quick_machine import K, Machine, N
 
 import blockscale as bs
 import ways
 from blockscale.kernels.prepared import fragments
 from blockscale.tensor import find_plan
+from quick_machine import K, Machine, N
 
 
 @pytest.fixture(params=ways.EVERY, ids=str)
