@@ -43,6 +43,8 @@ struct Call {
     uint32_t* scales;
 };
 
+static int64_t not_near;  // blocks whose codes took more than a lookup
+
 using Plain = Unweighted<Kind, Kind::BLOCK>;
 using Heavy = Weighted<Kind, Kind::BLOCK>;
 
@@ -77,6 +79,7 @@ void quantize(const Call& call) {
                                                                tables.encoder);
         Packed<Kind::BITS, BIT_STREAM, Kind::BLOCK, Encoder> packed;
         put_codes(block, run, packed, 0);
+        if constexpr (block.HAS_INTERVALS) not_near += !block.near_codes([](int, u32, u32) {});
         packed.finish();
         if (numbers.ZERO_CODES && numbers.lost) packed.clear(0, Kind::BLOCK);
         for (int i = 0; i < Kind::BLOCK; ++i)
@@ -106,6 +109,13 @@ extern "C" void quantize_blocks(int64_t rule, int64_t dtype, int64_t blocks, con
                                 const float* importance, uint8_t* codes, uint32_t* scales) {
     static void (*const rules[])(const Call&) = {RULES};
     rules[rule]({dtype, blocks, x, tensor_scale, codebook, importance, codes, scales});
+}
+
+// Since the last time this was asked.
+extern "C" int64_t blocks_that_were_not_near() {
+    const int64_t count = not_near;
+    not_near = 0;
+    return count;
 }
 
 // How many scales a search weighs with one lookup for each number; 0 where the codebook does not allow it.

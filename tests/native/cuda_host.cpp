@@ -82,8 +82,7 @@ static unsigned __reduce_max_sync(unsigned, unsigned value) {
         return largest;
     });
 }
-constexpr int LANES_OF_WARP = 32;
-static int lane_number() { return threadIdx.x % LANES_OF_WARP; }
+static int lane_number() { return threadIdx.x % 32; }
 static bool any_lane(bool value) { return __reduce_max_sync(0, value) != 0; }
 
 #include KERNEL_FILE

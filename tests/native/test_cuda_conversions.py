@@ -243,6 +243,18 @@ def test_candidates_share_lookups():
         assert compiled.library.scales_of_a_lookup(table) == scales, format
 
 
+@pytest.mark.parametrize("name", ["kbit2", "kbit3", "kbit4", "kbit5"])
+def test_codes_are_found_by_a_lookup(name):
+    """Under the scales of a search as well, a third of which are too small for the largest number.
+    A warp quantises 32 blocks together, and one that takes more holds up all."""
+    compiled, rows, k = conversions(CATALOGUE[name]), 64, 1024
+    compiled.library.blocks_that_were_not_near()
+    compiled.check_quantize(
+        torch.randn(rows, k).bfloat16().float(), torch.ones(rows), ["absmax", "mse"]
+    )
+    assert compiled.library.blocks_that_were_not_near() < rows * k / 32 / 100
+
+
 def beside_boundaries(format, divisors, k):
     """Quotients at and a few float32 beside the boundaries; each block's amax asks for scale 1."""
     bounds = torch.tensor(format.element.boundaries, dtype=torch.float64)

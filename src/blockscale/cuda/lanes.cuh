@@ -4,9 +4,7 @@
 
 #ifdef __CUDACC__
 
-constexpr int LANES_OF_WARP = 32;
-
-EXACT int lane_number() { return threadIdx.x % LANES_OF_WARP; }
+EXACT int lane_number() { return threadIdx.x % 32; }
 EXACT bool any_lane(bool value) { return __any_sync(0xffffffffu, value); }
 
 // The same number in another lane, so far away.
@@ -16,8 +14,6 @@ EXACT T across(T value, int distance) {
 }
 
 #elif !defined(BS_HAS_LANES)
-
-constexpr int LANES_OF_WARP = 1;
 
 EXACT int lane_number() { return 0; }
 EXACT bool any_lane(bool value) { return value; }

@@ -50,9 +50,10 @@ class BlockQuantizer {
         }
     }
 
-    // The same in fewer instructions, for codes of a codebook; false where they are not known so. Some codebooks
-    // have none of them.
+    // Whether the codebook leaves anything to `near_codes`.
     EXACT bool may_be_near() const { return encoder_.in_intervals; }
+
+    // As `codes`, in fewer instructions, for codes of a codebook; false where they are not known so.
     template <class Put>
     EXACT bool near_codes(Put put) const {
         bool in_doubt = false;
