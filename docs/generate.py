@@ -1,7 +1,8 @@
 """Write the generated parts of the documentation: python docs/generate.py [--check]
 
 Text between <!-- generated: NAME --> and <!-- end --> comes from the functions below, so that it
-cannot drift from the code; measurements come from the runs stored in bench/results.
+cannot drift from the code; measurements come from the runs stored in bench/results, and faults
+from the tests that are marked with them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from blockscale.formats import CATALOGUE
 from blockscale.runtime import VARIABLES
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # bench is not installed
+sys.path.insert(0, str(ROOT))  # bench and docs are not installed
 
 from bench.counters_tables import gpu_counters  # noqa: E402
 from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
@@ -23,8 +24,12 @@ from bench.decode_tables import decoding  # noqa: E402
 from bench.quality_tables import importance  # noqa: E402
 from bench.tables import performance, speed  # noqa: E402
 from bench.verbs_tables import gpu_verbs  # noqa: E402
+from docs.faults import fault_table  # noqa: E402
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "models.md"]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("performance.md", "models.md", "reliability.md")),
+]
 QUALITY = ROOT / "bench" / "results" / "quality" / "smollm2.json"
 
 
@@ -71,6 +76,11 @@ def quality() -> str:
     return "\n".join(lines)
 
 
+def faults() -> str:
+    """What is broken on purpose, and what comes of it."""
+    return fault_table(ROOT / "tests")
+
+
 GENERATORS = {
     "formats": formats,
     "environment": environment,
@@ -83,6 +93,7 @@ GENERATORS = {
     "gpu_counters": gpu_counters,
     "quality": quality,
     "importance": importance,
+    "faults": faults,
 }
 
 

@@ -42,6 +42,10 @@ def first_shard(folder):
     return sorted(folder.glob("*.safetensors"))[0]
 
 
+@pytest.mark.fault(
+    "a shard is cut off at any place",
+    outcome="ValueError that names the file, before a tensor is read",
+)
 @pytest.mark.parametrize("keep", [0, 5, 40, -1])
 def test_truncated_shard(sharded, keep):
     shard = first_shard(sharded)
@@ -56,6 +60,10 @@ def test_not_safetensors_at_all(sharded):
         load(sharded)
 
 
+@pytest.mark.fault(
+    "the index names a file outside of its folder",
+    outcome="ValueError; nothing outside is opened",
+)
 @pytest.mark.parametrize(
     "file", ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "..", "", 7, "x.bin"]
 )
@@ -65,6 +73,10 @@ def test_the_index_cannot_leave_its_folder(sharded, file):
         load(sharded)
 
 
+@pytest.mark.fault(
+    "a shard is missing",
+    outcome="FileNotFoundError that names the tensor and the file",
+)
 def test_missing_shard(sharded):
     first_shard(sharded).unlink()
     with pytest.raises(FileNotFoundError, match="which is missing"):
@@ -84,6 +96,7 @@ def test_the_index_misses_what_is_there(sharded):
         load(sharded)
 
 
+@pytest.mark.fault("the index is damaged", outcome="ValueError that names the file")
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}", '{"weight_map": []}', "\xff"])
 def test_bad_index(sharded, text):
     (sharded / INDEX).write_bytes(text.encode("latin-1"))
@@ -135,6 +148,10 @@ def test_unknown_dtype(tmp_path):
         load(path)
 
 
+@pytest.mark.fault(
+    "a header claims 2^80 values",
+    outcome="ValueError before anything is allocated",
+)
 def test_absurd_sizes(tmp_path):
     path = tmp_path / "x.safetensors"
     hand_made(

@@ -31,6 +31,10 @@ def uninterrupted(tmp_path_factory):
     return source, bytes_of(folder / "out")
 
 
+@pytest.mark.fault(
+    "quantising crashes at any of its syncs to disk",
+    outcome="run again, it ends with the same bytes",
+)
 def test_a_crash_at_any_sync_resumes_to_the_same_bytes(uninterrupted, tmp_path, monkeypatch):
     """Every file and folder is synced when it is done: stop at the first, the second, ..."""
     source, wanted = uninterrupted
@@ -74,6 +78,10 @@ run_plan(plan_conversion(sys.argv[1], Settings(bs.MXFP4, shard_size=10_000)), sy
 """
 
 
+@pytest.mark.fault(
+    "quantising is killed (SIGKILL) at random moments",
+    outcome="run again, it ends with the same bytes",
+)
 def test_killed_at_random_moments_it_still_ends_with_the_same_bytes(uninterrupted, tmp_path):
     source, wanted = uninterrupted
     target, kills = tmp_path / "out", 0
@@ -111,6 +119,10 @@ def interrupt(source, target, monkeypatch, after=2):
     return target.with_name(f"{target.name}.partial")
 
 
+@pytest.mark.fault(
+    "a finished file of an interrupted run is damaged",
+    outcome="found by its sha256 and made again",
+)
 def test_a_damaged_finished_file_is_made_again(uninterrupted, tmp_path, monkeypatch):
     source, wanted = uninterrupted
     partial = interrupt(source, tmp_path / "out", monkeypatch)
@@ -136,6 +148,10 @@ def test_other_settings_do_not_resume(uninterrupted, tmp_path, monkeypatch):
     assert bytes_of(tmp_path / "out") == wanted
 
 
+@pytest.mark.fault(
+    "the source changes between an interrupted run and the next",
+    outcome="ValueError that says what changed",
+)
 def test_another_source_does_not_resume(tmp_path, monkeypatch):
     source = write_model(tmp_path / "source", llama(1))
     interrupt(source, tmp_path / "out", monkeypatch)
