@@ -63,6 +63,7 @@ def test_compat_names():
         "LinearNbit",
         "tile_atom_to_shape_SF",
         "BlockScaledBasicChunk",
+        "OperandMajorMode",
     ]
     assert set(wanted) == set(compat.__all__)
     for name in wanted:

@@ -155,12 +155,3 @@ def test_linear_nbit_survives_a_cast():
     before = quantized.weight
     assert quantized.to(torch.bfloat16).weight == before
     assert quantized(torch.randn(2, 64).bfloat16()).dtype == torch.bfloat16
-
-
-def test_cute_names():
-    chunk = compat.BlockScaledBasicChunk(16)
-    assert str(chunk.layout) == "((32,4),(16,4)):((16,4),(0,1))"
-    assert str(compat.BlockScaledBasicChunk(32, "mn").layout) == "((32,4),(32,4)):((0,1),(16,4))"
-    assert compat.tile_atom_to_shape_SF((256, 128, 1), 16) == bs.layouts.scale_layout(
-        (256, 128, 1), bs.NVFP4
-    )

@@ -23,6 +23,8 @@ def test_atoms():
     assert str(scale_atom(16)) == "((32,4),(16,4)):((16,4),(0,1))"
     assert str(scale_atom(32)) == "((32,4),(32,4)):((16,4),(0,1))"
     assert str(scale_atom(16, "mn")) == "((16,4),(32,4)):((0,1),(16,4))"
+    with pytest.raises(ValueError, match="scale_atom: major must be 'k' or 'mn', got 'K'"):
+        scale_atom(16, "K")
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3])

@@ -1,6 +1,10 @@
 """Names that people bring with them, a few lines each on top of the verbs."""
 
-from blockscale.compat.cute import BlockScaledBasicChunk, tile_atom_to_shape_SF
+from blockscale.compat.cute import (
+    BlockScaledBasicChunk,
+    OperandMajorMode,
+    tile_atom_to_shape_SF,
+)
 from blockscale.compat.fp4 import (
     FP4WeightCache,
     fp4_cached_linear,
@@ -22,6 +26,7 @@ __all__ = [
     "BlockScaledBasicChunk",
     "FP4WeightCache",
     "LinearNbit",
+    "OperandMajorMode",
     "create_normal_float_codebook",
     "dequantize_kbit",
     "fp4_cached_linear",

@@ -33,6 +33,8 @@ def scale_atom(vector: int, major: Major = "k") -> Strided:
 
     major "k" is (rows, K); "mn" is the same atom with its modes exchanged, (K, rows).
     """
+    if major not in ("k", "mn"):
+        raise ValueError(f"scale_atom: major must be 'k' or 'mn', got {major!r}")
     rows, columns = Strided((32, 4), (16, 4)), Strided((vector, 4), (0, 1))
     first, second = (rows, columns) if major == "k" else (columns, rows)
     return Strided((first.shape, second.shape), (first.stride, second.stride))
@@ -49,10 +51,9 @@ def scale_layout(shape: Sequence[int], format: Format | int, major: Major = "k")
         raise ValueError(
             f"scale_layout: shape must be (rows, k) or (rows, k, l), got {tuple(shape)}"
         )
-    if major not in ("k", "mn"):
-        raise ValueError(f"scale_layout: major must be 'k' or 'mn', got {major!r}")
+    atom = scale_atom(vector, major)
     order = ((2, 1) if major == "k" else (1, 2)) + (3,) * (len(shape) - 2)
-    return tile_to_shape(scale_atom(vector, major), shape, order)
+    return tile_to_shape(atom, shape, order)
 
 
 def atom_view(storage: Tensor, rows: int, columns: int) -> Tensor:
