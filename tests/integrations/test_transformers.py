@@ -126,7 +126,7 @@ def test_layers_and_activations_are_chosen_by_the_config(tmp_path):
 
 
 def test_one_weight_is_in_memory_at_a_time(tmp_path, monkeypatch):
-    from blockscale.integrations.transformers.on_load import QuantizeOnLoad
+    from blockscale.models.pretrained.on_load import QuantizeOnLoad
 
     tiny("Qwen3Moe").save_pretrained(tmp_path / "x")
     convert, seen, alive = QuantizeOnLoad.convert, [], []

@@ -26,13 +26,13 @@ def write_tiny(folder, *, tokenizer=True, template=None, **config):
             torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(folder)
     if tokenizer:
-        tokenizer = _tokenizer()
+        tokenizer = make_tokenizer()
         tokenizer.chat_template = template
         tokenizer.save_pretrained(folder)
     return folder
 
 
-def _tokenizer():
+def make_tokenizer():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

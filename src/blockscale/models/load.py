@@ -10,33 +10,47 @@ from typing import Any
 
 import torch
 
-from blockscale.checkpoint import Checkpoint, load_into
+from blockscale.checkpoint import Checkpoint
+from blockscale.formats import Format
 from blockscale.models.precision import best_dtype
+from blockscale.nn.packed import known_x_format
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
 def load_model(
-    path: str | Path, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    path: str | Path,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    x_format: Format | str | None = None,
 ) -> Any:
     """A causal language model of transformers, in evaluation mode.
 
-    path    a folder with config.json and safetensors: as transformers saves it, or with quantised
-            weights in any dialect that `load_into` reads
-    dtype   of what is not quantised; None: the model's own, or float32 where the device would
-            emulate that
+    path      a folder with config.json and safetensors: as transformers saves it, or with quantised
+              weights in any dialect that `load` reads
+    dtype     of what is not quantised; None: the model's own, or float32 where the device would
+              emulate that
+    x_format  what quantised layers quantise their inputs to, as in `matmul`; None: as the folder
+              says, which mostly is not at all. A model that is not quantised has no use for one
     """
     transformers = import_transformers()
     folder = _model_folder(path)
     is_quantized = Checkpoint(folder).dialect is not None  # damaged files are found here, by name
+    if known_x_format(x_format) is not None and not is_quantized:
+        raise ValueError(
+            f"x_format={x_format}: the weights of {folder} are not quantised, so its products take "
+            "x as it is: quantise them first"
+        )
     config = transformers.AutoConfig.from_pretrained(folder)
     device = torch.device(device)
     dtype = dtype or best_dtype(config.dtype or torch.float32, device)
+    from blockscale.models.pretrained.load import load_causal_lm, load_packed
+
     if is_quantized:
-        model = _blank(transformers, config, dtype)
-        load_into(model, folder)
+        model = load_packed(folder, config, dtype, x_format)
     else:
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        model = load_causal_lm(folder, config, dtype)
     return model.to(device).eval()
 
 
@@ -70,17 +84,3 @@ def _model_folder(path: str | Path) -> Path:
     if not (folder / "config.json").exists():
         raise ValueError(f"{folder} is not a model: it has no config.json")
     return folder
-
-
-def _blank(transformers: Any, config: Any, dtype: torch.dtype) -> Any:
-    """With weights that are allocated and not written, so that they cost no memory yet.
-
-    Not on the meta device, which would leave buffers that no checkpoint holds without values.
-    """
-    from transformers.initialization import no_init_weights
-
-    # What the files say of quantisation is read by `load_into`; transformers might refuse it.
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    with no_init_weights():
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)

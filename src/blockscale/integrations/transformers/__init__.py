@@ -8,16 +8,13 @@ Checkpoints of ModelOpt (NVFP4, MXFP8), compressed-tensors (NVFP4, MXFP4, MXFP6,
 is loaded, with `quantization_config=BlockscaleConfig("nvfp4")`. `save_pretrained` writes the
 blockscale dialect.
 
-    config        what a user asks for, and what config.json says
-    quantizer     the hooks of transformers that are used
-    stored        weights that are quantised in the checkpoint
-    on_load       weights that are quantised while they are loaded
-    registration  how transformers comes to know of all this, and forgets it
+`registration` is how transformers comes to know of all this, and forgets it; what it then calls is
+in `blockscale.models.pretrained`.
 """
 
-from blockscale.integrations.transformers.config import BlockscaleConfig
-from blockscale.integrations.transformers.quantizer import BlockscaleQuantizer
 from blockscale.integrations.transformers.registration import register, unregister
+from blockscale.models.pretrained.config import BlockscaleConfig
+from blockscale.models.pretrained.quantizer import BlockscaleQuantizer
 
 register()
 

@@ -23,8 +23,8 @@ from transformers.quantizers.auto import (
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from blockscale.checkpoint.dialects.compressed_tensors import LABELS
-from blockscale.integrations.transformers.config import BlockscaleConfig
-from blockscale.integrations.transformers.quantizer import BlockscaleQuantizer
+from blockscale.models.pretrained.config import BlockscaleConfig
+from blockscale.models.pretrained.quantizer import BlockscaleQuantizer
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import ConversionOps
 
 from blockscale.formats import Format
-from blockscale.integrations.transformers.config import BlockscaleConfig
+from blockscale.models.pretrained.config import BlockscaleConfig
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import FusedExperts, read_fused
 from blockscale.nn.plan import make_plan

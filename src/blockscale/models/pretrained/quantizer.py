@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers.quantizers.base import HfQuantizer
 
 from blockscale.checkpoint.dialects import Contents, writable
-from blockscale.integrations.transformers.config import BlockscaleConfig
-from blockscale.integrations.transformers.on_load import QuantizeOnLoad
-from blockscale.integrations.transformers.stored import StoredWeights
+from blockscale.models.pretrained.config import BlockscaleConfig
+from blockscale.models.pretrained.on_load import QuantizeOnLoad
+from blockscale.models.pretrained.stored import StoredWeights
 from blockscale.nn.packed import PackedModule
 
 

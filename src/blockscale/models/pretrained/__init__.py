@@ -1,0 +1,12 @@
+"""How transformers loads models whose weights are packed: its hooks, filled by this library.
+
+    config      what a user asks for, and what config.json says
+    quantizer   the hooks of transformers that are used
+    stored      weights that are quantised in the checkpoint
+    on_load     weights that are quantised while they are loaded
+    load        a folder in, a model out, without a trace in transformers
+
+`blockscale.integrations.transformers` registers the quantiser for every `from_pretrained` of a
+process; `blockscale.models.load_model` uses it for one model. Nothing here is imported before
+transformers is wanted.
+"""
