@@ -1,6 +1,8 @@
-// The exported functions whose every bit is defined. Each takes one struct of abi.h and returns 0.
+// The exported functions whose every bit is defined. Each takes one struct of abi.h and returns 0, or how many
+// bytes of memory could not be had.
 #include "exact.h"
 #include "lanes.h"
+#include "memory.h"
 #include "threads.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -22,15 +24,14 @@ constexpr int64_t LEAST_WORK = 1 << 14;  // numbers; less is not worth waking a 
 
 // Shares out `units` of `size` numbers each: work(call, begin, end).
 template <class Call>
-int share_out(const Call& call, void (*work)(const Call&, int64_t, int64_t), int64_t units,
-              int64_t size) {
+void share_out(const Call& call, void (*work)(const Call&, int64_t, int64_t), int64_t units,
+               int64_t size) {
   const int64_t balanced = units / (int64_t(call.threads) * 8), least = LEAST_WORK / size;
   const int64_t grain = (balanced > least ? balanced : least) + 1;
   parallel_for((units + grain - 1) / grain, call.threads, [&](int64_t item) {
     const int64_t end = (item + 1) * grain;
     work(call, item * grain, end < units ? end : units);
   });
-  return 0;
 }
 
 }  // namespace
@@ -41,24 +42,24 @@ void blockscale::arrange_int8(const Int8Arrangement& work) {
   share_out(work, PICK(arrange_int8, work.call.isa), work.pass_count * in_row, most * INT8_COLUMNS);
 }
 
-EXPORT int bs_quantize(const Quantize* call) {
+EXPORT int64_t bs_quantize(const Quantize* call) {
   const int64_t length = segment_length(call->format.block);
   const int64_t units = call->groups * call->n * ((call->k + length - 1) / length);
-  return share_out(*call, PICK(quantize, call->isa), units, length);
+  return bytes_refused([&] { share_out(*call, PICK(quantize, call->isa), units, length); });
 }
 
-EXPORT int bs_dequantize(const Dequantize* call) {
+EXPORT int64_t bs_dequantize(const Dequantize* call) {
   const bool tiled = call->code_layout == LANE_TILES;
   const int64_t rows = tiled ? lanes::tiles(call->n) : call->n;
-  const int64_t size = call->k * (tiled ? lanes::ROWS : 1);
-  return share_out(*call, PICK(dequantize, call->isa), call->groups * rows, size);
+  const int64_t units = call->groups * rows, size = call->k * (tiled ? lanes::ROWS : 1);
+  return bytes_refused([&] { share_out(*call, PICK(dequantize, call->isa), units, size); });
 }
 
-EXPORT int bs_repack(const Repack* call) {
-  return share_out(*call, PICK(repack, call->isa), call->groups * lanes::tiles(call->n),
-                   call->k * lanes::ROWS);
+EXPORT int64_t bs_repack(const Repack* call) {
+  const int64_t units = call->groups * lanes::tiles(call->n), size = call->k * lanes::ROWS;
+  return bytes_refused([&] { share_out(*call, PICK(repack, call->isa), units, size); });
 }
 
-EXPORT int bs_amax(const Amax* call) {
-  return share_out(*call, PICK(amax, call->isa), call->rows, call->k);
+EXPORT int64_t bs_amax(const Amax* call) {
+  return bytes_refused([&] { share_out(*call, PICK(amax, call->isa), call->rows, call->k); });
 }

@@ -1,13 +1,8 @@
-// The functions that Python calls. Each takes one struct of abi.h and returns 0, or 1 where memory
-// ran out.
+// The functions that Python calls. Each takes one struct of abi.h and returns 0, or how many bytes of
+// memory could not be had.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <mutex>
-#include <new>
 #include <utility>
-#include <vector>
 
 #include "abi.h"
 #include "convert.h"
@@ -15,6 +10,7 @@
 #include "int8_table.h"
 #include "kernels.h"
 #include "lanes.h"
+#include "memory.h"
 #include "passes.h"
 #include "segments.h"
 #include "threads.h"
@@ -31,26 +27,14 @@ using namespace blockscale;
 
 namespace {
 
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
-template <class T>
-std::unique_ptr<T, Free> aligned(int64_t count) {
-  const size_t bytes = (size_t(count) * sizeof(T) + 63) / 64 * 64;
-  void* memory = std::aligned_alloc(64, bytes ? bytes : 64);
-  if (!memory) throw std::bad_alloc();
-  return std::unique_ptr<T, Free>(static_cast<T*>(memory));
-}
-
 int64_t rows_of(const Matmul& call, int64_t group) {
   return call.row_begin[group + 1] - call.row_begin[group];
 }
 
 // Every pass of a product.
 struct Passes {
-  std::vector<Pass> all;
-  std::vector<int64_t> before;  // their rows before each group
+  Vector<Pass> all;
+  Vector<int64_t> before;  // their rows before each group
   int64_t rows = 0;
 
   // tiled: groups with more than a pass go in those of AMX.
@@ -74,7 +58,7 @@ class PassRows {
   explicit PassRows(const Matmul& call)
       : depth_(lanes::chunks(call.k) * lanes::CHUNK),
         passes_(call, rows_at_once(call.isa)),
-        data_(aligned<float>(passes_.rows * depth_)) {
+        data_(make_array<float>(passes_.rows * depth_)) {
     parallel_for(int64_t(passes_.all.size()), call.threads,
                  [&](int64_t i) { arrange(call, passes_.all[size_t(i)]); });
   }
@@ -113,7 +97,7 @@ class PassRows {
 
   int64_t depth_;
   Passes passes_;
-  std::unique_ptr<float, Free> data_;
+  Array<float> data_;
 };
 
 // int8 x, arranged as in int8_rows.h.
@@ -123,9 +107,9 @@ class Int8PassRows {
       : k_(call.k),
         segment_(int8_segment(call.format.block)),
         passes_(call, most, tiled),
-        words_(aligned<uint32_t>(passes_.rows * (k_ / 4))),
-        scales_(aligned<float>(passes_.rows * (k_ / segment_))),
-        starts_(aligned<int32_t>(passes_.rows * (k_ / segment_))),
+        words_(make_array<uint32_t>(passes_.rows * (k_ / 4))),
+        scales_(make_array<float>(passes_.rows * (k_ / segment_))),
+        starts_(make_array<int32_t>(passes_.rows * (k_ / segment_))),
         all_{words_.get(), scales_.get(), starts_.get()} {
     arrange_int8({call, passes_.all.data(), int64_t(passes_.all.size()), offset, all_, call.threads});
   }
@@ -138,9 +122,9 @@ class Int8PassRows {
   int64_t k_;
   int segment_;
   Passes passes_;
-  std::unique_ptr<uint32_t, Free> words_;
-  std::unique_ptr<float, Free> scales_;
-  std::unique_ptr<int32_t, Free> starts_;
+  Array<uint32_t> words_;
+  Array<float> scales_;
+  Array<int32_t> starts_;
   Int8Rows all_;
 };
 
@@ -148,8 +132,8 @@ class Int8PassRows {
 // bfloat16 x in tiles of 16 rows by 32 columns, zero past the rows and past k; each group's rows
 // begin a tile of their own.
 struct TiledRows {
-  std::vector<int64_t> first_tile;
-  std::unique_ptr<uint16_t, Free> data;
+  Vector<int64_t> first_tile;
+  Array<uint16_t> data;
 
   explicit TiledRows(const Matmul& call) {
     const int64_t chunks = lanes::chunks(call.k);
@@ -159,7 +143,7 @@ struct TiledRows {
       tiles += (call.row_begin[g + 1] - call.row_begin[g] + 15) / 16;
     }
     // A last block of up to 16 rows is read as if it had a second tile.
-    data = aligned<uint16_t>((tiles + 1) * chunks * TILE);
+    data = make_array<uint16_t>((tiles + 1) * chunks * TILE);
     parallel_for(tiles, call.threads, [&](int64_t tile) {
       const auto after = std::upper_bound(first_tile.begin(), first_tile.end(), tile);
       const int64_t g = after - first_tile.begin() - 1;  // the last group that begins here or before
@@ -191,31 +175,23 @@ bool amx_usable() {
 }
 #endif
 
-// Calls work(group, tile) for every `step`-th tile of every group that has rows, on all threads.
+// Calls work(group, tile, memory) for every `step`-th tile of every group that has rows, on all threads; `memory`
+// has `bytes` and is a thread's own.
 template <class Work>
-void for_each_tile(const Matmul& call, int64_t step, Work work) {
+void for_each_tile(const Matmul& call, int64_t step, int64_t bytes, Work work) {
   const int64_t tiles = (lanes::tiles(call.n) + step - 1) / step;
-  std::vector<int64_t> busy;  // experts without rows cost nothing
+  Vector<int64_t> busy;  // experts without rows cost nothing
   for (int64_t g = 0; g < call.groups; ++g)
     if (call.row_begin[g] < call.row_begin[g + 1]) busy.push_back(g);
   // Short items, so that no thread waits long for another at the end.
   const int64_t all = int64_t(busy.size()) * tiles, items_each = 128;
   const int64_t grain = std::max<int64_t>(all / (call.threads * items_each), 1);
-  parallel_for((all + grain - 1) / grain, call.threads, [&](int64_t item) {
+  const int64_t items = (all + grain - 1) / grain;
+  parallel_for(items, call.threads, bytes, [&](int64_t item, uint8_t* memory) {
     const int64_t last = std::min((item + 1) * grain, all);
-    for (int64_t i = item * grain; i < last; ++i) work(busy[size_t(i / tiles)], i % tiles * step);
+    for (int64_t i = item * grain; i < last; ++i)
+      work(busy[size_t(i / tiles)], i % tiles * step, memory);
   });
-}
-
-// A thread's own memory, kept from call to call.
-uint8_t* thread_memory(int64_t bytes) {
-  static thread_local std::unique_ptr<uint8_t, Free> memory;
-  static thread_local int64_t held = 0;
-  if (held < bytes) {
-    memory = aligned<uint8_t>(bytes);
-    held = bytes;
-  }
-  return memory.get();
 }
 
 int64_t most_rows(const Matmul& call) {
@@ -291,37 +267,26 @@ void multiply_by_amx(const Matmul& call) {
   const int64_t chunks = lanes::chunks(call.k), slab_bytes = amx::amx_slab_bytes(call.format);
   const int64_t sums = 2 * ((most_rows(call) + 31) / 32) * 32 * 32;
   const AmxFacts facts = amx_facts(call);
-  std::mutex mutex;
-  std::vector<std::pair<int64_t, int64_t>> left;  // panels with unsafe scales
-  for_each_tile(call, 2, [&](int64_t group, int64_t tile) {
-    uint8_t* memory = thread_memory(slab_bytes + sums * int64_t(sizeof(float)));
+  const int64_t panels = (lanes::tiles(call.n) + 1) / 2, bytes = slab_bytes + sums * int64_t(sizeof(float));
+  Vector<uint8_t> done(size_t(call.groups * panels), 1);  // 0: panels with unsafe scales
+  for_each_tile(call, 2, bytes, [&](int64_t group, int64_t tile, uint8_t* memory) {
     const AmxScratch scratch{memory, reinterpret_cast<float*>(memory + slab_bytes)};
     const auto* rows = reinterpret_cast<const uint8_t*>(x.data.get()) +
                        x.first_tile[size_t(group)] * chunks * 1024;
-    if (!amx::multiply_panel(call, rows, group, tile, facts, scratch)) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      left.emplace_back(group, tile);
-    }
+    done[size_t(group * panels + tile / 2)] = amx::multiply_panel(call, rows, group, tile, facts, scratch);
   });
+  Vector<int64_t> left;
+  for (int64_t i = 0; i < call.groups * panels; ++i)
+    if (!done[size_t(i)]) left.push_back(i);
   if (left.empty()) return;
   const PassRows rows(call);
   parallel_for(int64_t(left.size()), call.threads, [&](int64_t i) {
-    const auto [group, tile] = left[size_t(i)];
+    const int64_t group = left[size_t(i)] / panels, tile = left[size_t(i)] % panels * 2;
     for (int64_t t = tile; t < tile + 2 && t < lanes::tiles(call.n); ++t)
       avx512::stream(call, rows.of(group), group, t);
   });
 }
 #endif
-
-template <class Work>
-int guarded(Work work) {
-  try {
-    work();
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
-}
 
 }  // namespace
 
@@ -341,53 +306,50 @@ EXPORT int bs_best_isa() {
 #endif
 }
 
-EXPORT int bs_stream(const Matmul* call) {
-  return guarded([&] {
+EXPORT int64_t bs_stream(const Matmul* call) {
+  return bytes_refused([&] {
     const PassRows x(*call);
     const auto work = float32_kernels(call->isa).stream;
-    for_each_tile(*call, 1, [&](int64_t group, int64_t tile) {
+    for_each_tile(*call, 1, 0, [&](int64_t group, int64_t tile, uint8_t*) {
       work(*call, x.of(group), group, tile);
     });
   });
 }
 
-EXPORT int bs_blocks(const Matmul* call) {
-  return guarded([&] {
+EXPORT int64_t bs_blocks(const Matmul* call) {
+  return bytes_refused([&] {
     const PassRows x(*call);
     const Float32Kernels work = float32_kernels(call->isa);
     const int64_t scratch = work.block_scratch(*call, most_rows(*call)) * int64_t(sizeof(float));
-    for_each_tile(*call, work.block_tiles(), [&](int64_t group, int64_t tile) {
-      work.multiply_rows(*call, x.of(group), group, tile,
-                         reinterpret_cast<float*>(thread_memory(scratch)));
+    for_each_tile(*call, work.block_tiles(), scratch, [&](int64_t group, int64_t tile, uint8_t* memory) {
+      work.multiply_rows(*call, x.of(group), group, tile, reinterpret_cast<float*>(memory));
     });
   });
 }
 
-EXPORT int bs_int8(const Matmul* call) {
-  return guarded([&] {
+EXPORT int64_t bs_int8(const Matmul* call) {
+  return bytes_refused([&] {
     const Int8Kernel kernel = int8_kernel(call->isa);
     const int bits = call->format.bits;
     const IntegerTable tables[2] = {integer_table(call->format.table, bits),
                                     integer_table(call->up_table, bits)};
     const Int8PassRows x(*call, kernel.rows, kernel.tiled, kernel.offset);
-    for_each_tile(*call, 1, [&](int64_t group, int64_t tile) {
+    int64_t bytes = 0;
 #if defined(__x86_64__)
-      const int64_t rows = rows_of(*call, group);
-      if (kernel.tiled && rows > kernel.rows) {
-        uint8_t* scratch = thread_memory(amx::int8_scratch(rows));
-        return amx::int8_tiles(*call, tables, x.of(group), group, tile, scratch);
-      }
+    if (kernel.tiled) bytes = amx::int8_scratch(most_rows(*call));
+#endif
+    for_each_tile(*call, 1, bytes, [&](int64_t group, int64_t tile, [[maybe_unused]] uint8_t* memory) {
+#if defined(__x86_64__)
+      if (kernel.tiled && rows_of(*call, group) > kernel.rows)
+        return amx::int8_tiles(*call, tables, x.of(group), group, tile, memory);
 #endif
       kernel.multiply(*call, tables, x.of(group), group, tile);
     });
   });
 }
 
-EXPORT int bs_amx(const Matmul* call) {
 #if defined(__x86_64__)
-  return guarded([&] { multiply_by_amx(*call); });
-#else
-  (void)call;
-  return 1;
-#endif
+EXPORT int64_t bs_amx(const Matmul* call) {
+  return bytes_refused([&] { multiply_by_amx(*call); });
 }
+#endif

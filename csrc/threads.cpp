@@ -5,10 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
-#include <system_error>
+#include <new>
 #include <thread>
-#include <vector>
+#include <utility>
+
+#include "memory.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -78,7 +81,7 @@ class Runs {
  public:
   // No thread may be taking items meanwhile.
   void deal(int64_t items, int runs) {
-    if (size_t(runs) > runs_.size()) runs_ = std::vector<Run>(size_t(runs));
+    if (size_t(runs) > runs_.size()) runs_ = Vector<Run>(size_t(runs));
     count_ = runs;
     for (int r = 0; r < runs; ++r) {
       runs_[size_t(r)].next.store(items * r / runs, std::memory_order_relaxed);
@@ -87,7 +90,8 @@ class Runs {
   }
 
   // All of a thread's own run, then what others have left of theirs.
-  void take(int own, const std::function<void(int64_t)>& work) {
+  template <class Work>
+  void take(int own, const Work& work) {
     for (int r = 0; r < count_; ++r) {
       Run& run = runs_[size_t((own + r) % count_)];
       // Looking costs less than taking, when all threads look whether anything is left.
@@ -98,25 +102,34 @@ class Runs {
     }
   }
 
+  // Nothing is left for any thread.
+  void end() {
+    for (int r = 0; r < count_; ++r) runs_[size_t(r)].next = runs_[size_t(r)].end;
+  }
+
  private:
-  struct alignas(64) Run {  // a cache line each
+  struct alignas(CACHE_LINE) Run {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
   };
-  std::vector<Run> runs_;
+  Vector<Run> runs_;
   int count_ = 0;
 };
 
+// The thread that calls `run` is number 0, workers have the numbers from 1 on.
 class Pool {
  public:
-  // One job: every thread takes items until there are none.
-  void run(int64_t items, int threads, const std::function<void(int64_t)>& work) {
-    grow(threads - 1);
+  // One job: every thread takes items until there are none. What needs memory comes first: when a worker has
+  // seen the job, the caller stays until no worker is in it.
+  void run(int64_t items, int threads, int64_t bytes, const ItemWork& work) {
+    const int workers = grow(threads - 1);
+    runs_.deal(items, workers + 1);
+    while (scratch_.size() <= size_t(workers)) scratch_.emplace_back();
+    for (int i = 0; i <= workers; ++i) scratch_[size_t(i)].hold(bytes);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       work_ = &work;
-      runs_.deal(items, threads);
-      wanted_ = threads - 1;
+      wanted_ = workers;
       ++generation_;
       if (sleeping_ > 0) wake_.notify_all();
     }
@@ -125,39 +138,66 @@ class Pool {
       std::lock_guard<std::mutex> lock(mutex_);
       wanted_ = 0;  // whoever has not started need not
     }
+    wait_for_workers();
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+ private:
+  // How many of `workers` there are. Where the system gives no more threads, those there are do all the work.
+  int grow(int workers) {
+    while (started_ < workers && start_worker()) ++started_;
+    return started_ < workers ? started_ : workers;
+  }
+
+  // A worker sleeps until the process ends. std::thread would allocate, and throw.
+  bool start_worker() {
+    pthread_t thread;
+    const auto serve = [](void* pool) -> void* {
+      static_cast<Pool*>(pool)->serve();
+      return nullptr;
+    };
+    return pthread_create(&thread, nullptr, serve, this) == 0 && pthread_detach(thread) == 0;
+  }
+
+  void wait_for_workers() {
     if (spin_until([this] { return running_ == 0; })) return;
     std::unique_lock<std::mutex> lock(mutex_);
     done_.wait(lock, [this] { return running_ == 0; });
   }
 
- private:
-  // Where the system gives no more threads, those there are do all the work.
-  void grow(int workers) {
-    try {
-      for (; workers_ < workers; ++workers_)
-        std::thread([this] { serve(); }).detach();  // they sleep until the process ends
-    } catch (const std::system_error&) {
-    }
+  void take_items(const ItemWork& work, int own) {
+    const StandardFloats standard;
+    uint8_t* memory = scratch_[size_t(own)].get();
+    runs_.take(own, [&](int64_t item) {
+      try {
+        work(item, memory);
+      } catch (...) {  // whatever it is, the caller gets it
+        fail(std::current_exception());
+      }
+    });
   }
 
-  void take_items(const std::function<void(int64_t)>& work, int own) {
-    const StandardFloats standard;
-    runs_.take(own, work);
+  void fail(std::exception_ptr failure) {
+    runs_.end();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_) failure_ = std::move(failure);
   }
 
   void serve() {
     uint64_t seen = 0;
+    std::unique_lock<std::mutex> lock(mutex_);
+    const int own = ++numbered_;
     for (;;) {
+      lock.unlock();
       spin_until([&] { return generation_ != seen; });
-      std::unique_lock<std::mutex> lock(mutex_);
+      lock.lock();
       ++sleeping_;
       wake_.wait(lock, [&] { return generation_ != seen; });
       --sleeping_;
       seen = generation_;
-      if (wanted_ == 0) continue;
-      const int own = wanted_--;
+      if (own > wanted_) continue;
       ++running_;
-      const auto* work = work_;
+      const ItemWork* work = work_;
       lock.unlock();
       take_items(*work, own);
       lock.lock();
@@ -167,40 +207,59 @@ class Pool {
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  int workers_ = 0;
-  const std::function<void(int64_t)>* work_ = nullptr;
+  int started_ = 0;   // workers
+  int numbered_ = 0;  // of them
+  const ItemWork* work_ = nullptr;
+  std::exception_ptr failure_;  // of the first item that threw
   Runs runs_;
+  Vector<Scratch> scratch_;              // of thread number i
   std::atomic<uint64_t> generation_{0};  // of jobs
   std::atomic<int> running_{0};
-  int wanted_ = 0, sleeping_ = 0;
+  int wanted_ = 0;  // workers up to this number may join
+  int sleeping_ = 0;
 };
 
-// The pool and the lock that guards its use. A child of fork has neither threads nor, perhaps, an
-// open lock: it starts with new ones, and the old ones are left where they are.
-std::mutex* use = new std::mutex;
-Pool* pool = new Pool;
+// One pool, which is never destroyed: its workers end with the process. In static memory, since neither loading the
+// library nor fork can say that there is none.
+alignas(Pool) unsigned char pool_memory[sizeof(Pool)];
+Pool* pool = new (pool_memory) Pool;
+std::atomic_flag pool_is_used = ATOMIC_FLAG_INIT;
 
+// A child of fork has no workers and, perhaps, a closed lock: it starts with a new pool, and what the old one
+// held is left where it is.
 void renew_after_fork() {
-  use = new std::mutex;
-  pool = new Pool;
+  pool = new (pool_memory) Pool;
+  pool_is_used.clear();
 }
 
-const int registered = pthread_atfork(nullptr, nullptr, renew_after_fork);
+// Where this cannot be registered, a child could wait for workers that it does not have: there are none then.
+const bool survives_fork = pthread_atfork(nullptr, nullptr, renew_after_fork) == 0;
+
+// For a scope, unless somebody else has it: another thread, or this one further up.
+class UseOfPool {
+ public:
+  UseOfPool() : mine(!pool_is_used.test_and_set(std::memory_order_acquire)) {}
+  ~UseOfPool() {
+    if (mine) pool_is_used.clear(std::memory_order_release);
+  }
+  UseOfPool(const UseOfPool&) = delete;
+  UseOfPool& operator=(const UseOfPool&) = delete;
+
+  const bool mine;
+};
 
 }  // namespace
 
-void parallel_for(int64_t items, int threads, const std::function<void(int64_t)>& work) {
-  (void)registered;
+void run_items(int64_t items, int threads, int64_t bytes, const ItemWork& work) {
   if (threads > items) threads = int(items);
-  if (threads > 1) {
-    std::unique_lock<std::mutex> lock(*use, std::try_to_lock);
-    if (lock.owns_lock()) {
-      pool->run(items, threads, work);
-      return;
-    }
+  if (threads > 1 && survives_fork) {
+    const UseOfPool use;
+    if (use.mine) return pool->run(items, threads, bytes, work);
   }
+  Scratch memory;
+  memory.hold(bytes);
   const StandardFloats standard;
-  for (int64_t i = 0; i < items; ++i) work(i);
+  for (int64_t i = 0; i < items; ++i) work(i, memory.get());
 }
 
 }  // namespace blockscale

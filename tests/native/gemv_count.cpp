@@ -12,8 +12,8 @@
 
 using namespace blockscale;
 
-extern "C" int bs_stream(const Matmul* call);
-extern "C" int bs_int8(const Matmul* call);
+extern "C" int64_t bs_stream(const Matmul* call);
+extern "C" int64_t bs_int8(const Matmul* call);
 
 struct Case {
   const char* name;

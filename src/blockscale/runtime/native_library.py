@@ -7,7 +7,7 @@ runs on the reference kernels, and `doctor` and `explain` say so.
 from __future__ import annotations
 
 import ctypes
-from ctypes import Structure, byref
+from ctypes import Structure, byref, c_int64
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +27,17 @@ class Native(NamedTuple):
     isa: str  # the best of this CPU, or what BLOCKSCALE_ISA asks for
 
     def call(self, function: str, arguments: Structure) -> None:
-        """Run one of the library's functions on its struct."""
-        if getattr(self.library, function)(byref(arguments)):
-            raise MemoryError(f"{function}: out of memory for its scratch space")
+        """Run one of the library's functions on its struct.
+
+        Nothing that it has written is to be read after an error; the next call starts afresh.
+        """
+        entry = getattr(self.library, function)
+        entry.restype = c_int64
+        if refused := entry(byref(arguments)):
+            raise MemoryError(
+                f"{function}: the system refused {refused:,} bytes of memory to work in: "
+                "free some, or pass fewer rows of x at a time"
+            )
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,66 @@
+"""The pool of threads, watched by the sanitizers for threads, for addresses and for undefined
+behaviour: many callers, calls inside items, items that throw, memory that is refused, and fork."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CSRC = HERE.parents[1] / "csrc"
+SECONDS = 300  # before something counts as hanging
+CASES = ("callers", "nested", "failing", "refused", "forks")
+WATCHED = {
+    "threads": ["-fsanitize=thread"],
+    "addresses": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+}
+OPTIONS = {
+    # Memory that is refused is null here too.
+    "TSAN_OPTIONS": "halt_on_error=1 allocator_may_return_null=1 atexit_sleep_ms=0",
+    "ASAN_OPTIONS": "allocator_may_return_null=1",
+}
+
+
+@pytest.fixture(scope="module", params=WATCHED)
+def program(request, tmp_path_factory):
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    to = tmp_path_factory.mktemp("pool") / request.param
+    command = ["c++", "-std=c++17", "-O1", "-g", "-w", "-pthread", *WATCHED[request.param]]
+    sources = [HERE / "pool_stress.cpp", CSRC / "threads.cpp"]
+    subprocess.run([*command, "-I", CSRC, *sources, "-o", to], check=True)
+    return to
+
+
+def run(*command):
+    return subprocess.run(
+        command, env={**os.environ, **OPTIONS}, capture_output=True, text=True, timeout=SECONDS
+    )
+
+
+def run_watched(program, case):
+    """Without randomised addresses where the sanitizer for threads cannot live with them."""
+    done = run(program, case)
+    if "unexpected memory mapping" in done.stderr:
+        done = run("setarch", "-R", program, case)
+        if "setarch" in done.stderr:
+            pytest.skip(f"addresses are randomised here: {done.stderr.strip()}")
+    return done
+
+
+def test_the_cases_are_all_of_them(program):
+    assert tuple(run(program).stdout.split()) == CASES
+
+
+@pytest.mark.fault(
+    "items of the pool of threads throw, or its memory is refused, while others call and fork",
+    outcome="the caller gets the exception once no thread works on its items; others are unharmed",
+)
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_found(program, case):
+    if (program.name, case) == ("threads", "forks"):
+        pytest.skip("this sanitizer cannot follow threads that a child of fork starts")
+    done = run_watched(program, case)
+    assert done.returncode == 0, done.stderr
