@@ -95,6 +95,8 @@ def test_explain_and_doctor():
         assert re.search(rf"runs     cpu with \w+ on {native.isa}, \d+ threads", out)
         assert "could    reference" in out
     assert "flop/byte" in out
+    out = invoke("explain", 4, 256, 512, "--format", "mxfp4", "--x-format", "int8").output
+    assert isinstance(native, str) or "runs     cpu with int8 on" in out
     gated = invoke("explain", 4, 256, 512, "--gated", "--experts", 8).output
     assert "grouped_gated_matmul m=4 n=256 k=512 experts=8" in gated
     out = invoke("doctor").output

@@ -55,7 +55,16 @@ def quantised(folder, tmp_path):
 
 def test_help():
     out = run("--help")
-    for option in ("--format", "--reference", "--text", "--tokens", "--window", "--out", "--json"):
+    for option in (
+        "--format",
+        "--x-format",
+        "--reference",
+        "--text",
+        "--tokens",
+        "--window",
+        "--out",
+        "--json",
+    ):
         assert option in out
 
 
@@ -94,6 +103,21 @@ def test_a_quantised_folder_beside_its_source(folder, quantised, text_options):
     assert alone["divergence"] is None
 
 
+def test_inputs_of_quantised_layers_alone_are_quantised(folder, quantised, text_options):
+    plain, stored = json.loads(run(quantised, "--reference", folder, *text_options, "--json"))
+    int8 = ("--x-format", "int8", "--json")
+    same, rounded = json.loads(run(quantised, "--reference", folder, *text_options, *int8))
+    assert same["perplexity"] == plain["perplexity"]
+    assert rounded["divergence"] != stored["divergence"]
+    (alone,) = json.loads(run(quantised, *text_options, *int8))
+    assert alone["perplexity"] == pytest.approx(rounded["perplexity"])
+    copies = ("--format", "nvfp4", "--json")
+    _, exact = json.loads(run(folder, *text_options, *copies))
+    original, copy = json.loads(run(folder, *text_options, *copies, "--x-format", "int8"))
+    assert original["perplexity"] == plain["perplexity"]
+    assert copy["divergence"] != exact["divergence"]
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_picture(folder, text_options, tmp_path, suffix):
     pytest.importorskip("matplotlib")
@@ -113,6 +137,7 @@ def test_the_picture(folder, text_options, tmp_path, suffix):
         (("MODEL", "--tokens", 1), "Invalid value for '--tokens'"),
         (("MODEL", "--tokens", 9, "--stride", 999), "windows of 512 tokens cannot move by 999"),
         (("MODEL", "--reference", "nowhere", "--tokens", 9), "nowhere: no such folder"),
+        (("MODEL", "--tokens", 9, "--x-format", "int8"), "are not quantised"),
         (("MODEL", "--out", "x.gif"), "must be .png or .svg, got 'x.gif'"),
         (("MODEL", "--tokens", 9, "--out", "x.png"), "there is nothing to draw"),
         (("SMALL", "--tokens", 9, "--format", "kbit4"), "is quantised already"),

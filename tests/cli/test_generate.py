@@ -6,6 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import blockscale as bs
 from blockscale import cli
 from models.tiny import WORDS, write_tiny
 
@@ -37,7 +38,7 @@ def folder(tmp_path_factory):
 
 def test_help():
     out = run("--help").output
-    for option in ("--prompt", "--max-tokens", "--format", "--dtype", "--device", "--no-chat"):
+    for option in ("--prompt", "--max-tokens", "--format", "--x-format", "--dtype", "--no-chat"):
         assert option in out
 
 
@@ -58,6 +59,26 @@ def test_quantised_on_load_and_by_quantize(folder, tmp_path):
     assert stored.stdout == on_load.stdout
 
 
+@pytest.fixture(scope="module")
+def stored(folder, tmp_path_factory):
+    target = tmp_path_factory.mktemp("stored") / "q"
+    command = ["quantize", folder, target, "--format", "kbit4"]
+    CliRunner().invoke(cli.commands, [str(part) for part in command], catch_exceptions=False)
+    return target
+
+
+@pytest.mark.parametrize("source", ["stored", "on load"])
+def test_inputs_are_quantised_where_asked_for(source, folder, stored, monkeypatch):
+    seen = []
+    forward = bs.nn.Linear.forward
+    monkeypatch.setattr(
+        bs.nn.Linear, "forward", lambda self, x: seen.append(self.x_format) or forward(self, x)
+    )
+    place = (stored,) if source == "stored" else (folder, "--format", "kbit4")
+    run(*place, "--prompt", "low bit", "--max-tokens", 2, "--x-format", "int8")
+    assert set(seen) == {"int8"}
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -67,13 +88,18 @@ def test_quantised_on_load_and_by_quantize(folder, tmp_path):
         (("MODEL", "--prompt", "x", "--dtype", "int4"), "--dtype int4: use one of float32"),
         (("MODEL", "--prompt", "x", "--max-tokens", 0), "Invalid value for '--max-tokens'"),
         (("MODEL", "--prompt", ""), "the prompt has no tokens"),
+        (("MODEL", "--prompt", "x", "--x-format", "int8"), "are not quantised"),
+        (("STORED", "--prompt", "x", "--x-format", "int9"), "did you mean 'int8'?"),
+        (("STORED", "--prompt", "x", "--format", "kbit4"), "is quantised already"),
         (("MODEL",), "Missing option '--prompt'"),
     ],
 )
-def test_bad_arguments_are_one_clear_error(args, message, folder, tmp_path, monkeypatch, capsys):
+def test_bad_arguments_are_one_clear_error(
+    args, message, folder, stored, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    args = [folder if arg == "MODEL" else arg for arg in args]
-    assert message in failing(monkeypatch, capsys, *args)
+    places = {"MODEL": folder, "STORED": stored}
+    assert message in failing(monkeypatch, capsys, *(places.get(arg, arg) for arg in args))
 
 
 def test_no_tokenizer(tmp_path, monkeypatch, capsys):

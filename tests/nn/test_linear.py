@@ -49,6 +49,12 @@ def test_scales_are_searched_by_default():
     assert layer.dequantize(torch.bfloat16).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("x_format", [bs.MXFP8, "int8"], ids=str)
+def test_blocks_of_activations_must_fit_when_the_layer_is_made(x_format):
+    with pytest.raises(ValueError, match=f"{x_format} needs x's last dimension divisible by 32"):
+        bs.nn.Linear(48, 32, bs.NVFP4, x_format=x_format)
+
+
 @pytest.mark.parametrize("x_format", [bs.MXFP8, "nvfp4", "int8"], ids=str)
 def test_activations_are_quantized_if_asked(x_format):
     layer, x = layer_of(bs.KBIT4, x_format=x_format), torch.randn(3, 64)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,6 +44,13 @@ def evaluate(
     reference: Annotated[
         Path | None, typer.Option(help="The unquantised model, where PATH is a quantised one.")
     ] = None,
+    x_format: Annotated[
+        str | None,
+        typer.Option(
+            help="What quantised layers quantise their inputs to: a format, or int8. Not at all by "
+            "default."
+        ),
+    ] = None,
     text: Annotated[
         Path | None, typer.Option(help="A text file; Python's language reference by default.")
     ] = None,
@@ -61,13 +70,15 @@ def evaluate(
 
     Copies are quantised without data: columns are weighed by inputs measured on random token ids.
     KL is the divergence from the unquantised model's predictions, in nats per token. Weights are
-    decoded for each batch of text: the results are those of the kernels up to rounding.
+    decoded for each batch of text: the results are those of the kernels up to rounding. With
+    --x-format the kernels themselves run.
     """
     recipes = [Recipe.parse(each) for each in format or []]
     if out is not None and out.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--out: the picture must be .png or .svg, got {out.name!r}")
     ids = tokenize(load_tokenizer(path), text, tokens)
-    models, original = _models(path, reference, recipes, parse_dtype(dtype), resolve_device(device))
+    load = partial(load_model, dtype=parse_dtype(dtype), device=resolve_device(device))
+    models, original = _models(path, reference, recipes, x_format, load)
     columns = (
         TextColumn("{task.completed} of {task.total} tokens"),
         BarColumn(),
@@ -95,10 +106,15 @@ def evaluate(
 
 
 def _models(
-    path: Path, reference: Path | None, recipes: list[Recipe], dtype: Any, device: Any
+    path: Path,
+    reference: Path | None,
+    recipes: list[Recipe],
+    x_format: str | None,
+    load: Callable[..., Any],
 ) -> tuple[dict[str, Any], str | None]:
     """Everything that is judged, by name, and the name of the reference."""
-    first = load_model(reference or path, dtype, device)
+    alone = reference is None and not recipes
+    first = load(reference or path, x_format=x_format if alone else None)
     if is_quantized(first):
         if reference is not None:
             raise ValueError(f"--reference {reference} is quantised itself")
@@ -107,10 +123,10 @@ def _models(
         return {path.name: first}, None
     models = {_ORIGINAL: first}
     if reference is not None:
-        models[path.name] = load_model(path, dtype, device)
+        models[path.name] = load(path, x_format=x_format)
     importance = measure_importance(first) if recipes else None
     for recipe in recipes:
-        models[recipe.text] = recipe.copy_of(first, importance=importance)
+        models[recipe.text] = recipe.copy_of(first, x_format=x_format, importance=importance)
     return models, _ORIGINAL
 
 

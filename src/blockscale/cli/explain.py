@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from blockscale import ops
+from blockscale.formats import activation_format
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
@@ -21,7 +22,9 @@ def explain(
     n: Annotated[int, typer.Argument(help="Rows of the weight.", min=1)],
     k: Annotated[int, typer.Argument(help="Columns of both.", min=1)],
     format: Annotated[str, typer.Option(help="Format of the weight.")] = "nvfp4",
-    x_format: Annotated[str | None, typer.Option(help="Format x is quantised to.")] = None,
+    x_format: Annotated[
+        str | None, typer.Option(help="Format x is quantised to; on CPUs int8 too.")
+    ] = None,
     dtype: Annotated[
         str, typer.Option(help="Of x and the result: " + ", ".join(_DTYPES))
     ] = "bfloat16",
@@ -39,7 +42,7 @@ def explain(
     ops.check_block("explain", "w", k, weight)
     x = dtype
     if x_format is not None:
-        quantized = find_format(x_format)
+        quantized = activation_format(x_format)
         ops.check_block("explain", "x", k, quantized)
         x = str(Kind(quantized, canonical(quantized)))
     verb = f"{'grouped_' if experts else ''}{'gated_' if gated else ''}matmul"

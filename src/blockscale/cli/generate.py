@@ -12,6 +12,7 @@ from blockscale.models import (
     Recipe,
     bits_per_weight,
     generate,
+    is_quantized,
     load_model,
     load_tokenizer,
     model_bytes,
@@ -31,6 +32,13 @@ def generate_text(
             help="Quantise on load: a format, PATTERN=FORMAT parts with commas, '+fit' after it."
         ),
     ] = None,
+    x_format: Annotated[
+        str | None,
+        typer.Option(
+            help="What quantised layers quantise their inputs to: a format, or int8, the fastest "
+            "on CPUs. Not at all by default."
+        ),
+    ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="Of what is not quantised; the model's own by default.")
     ] = None,
@@ -41,9 +49,12 @@ def generate_text(
     recipe = Recipe.parse(format) if format else None
     where = resolve_device(device)
     tokenizer = load_tokenizer(path)
-    model = load_model(path, parse_dtype(dtype), where)
+    stored_x_format = x_format if recipe is None else None
+    model = load_model(path, parse_dtype(dtype), where, x_format=stored_x_format)
     if recipe:
-        recipe.apply_(model)
+        if is_quantized(model):
+            raise ValueError(f"{path} is quantised already: --format needs the unquantised model")
+        recipe.apply_(model, x_format=x_format)
     written = generate(model, tokenizer, prompt, max_tokens, chat=chat, on_text=_show)
     typer.echo()
     report = Console(stderr=True, soft_wrap=True, highlight=False)

@@ -22,7 +22,7 @@ from blockscale import ops
 from blockscale.checkpoint import Checkpoint
 from blockscale.cli.products import DTYPES, Products, parse_dtype, parse_rows
 from blockscale.cli.tuned import show
-from blockscale.formats import INT8
+from blockscale.formats import activation_format
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
 from blockscale.numerics import parse_activation
@@ -44,7 +44,9 @@ def tune(
     dtype: Annotated[
         str, typer.Option(help="Of x and the result: " + ", ".join(DTYPES))
     ] = "bfloat16",
-    x_format: Annotated[str | None, typer.Option(help="Format x is quantised to.")] = None,
+    x_format: Annotated[
+        str | None, typer.Option(help="Format x is quantised to; on CPUs int8 too.")
+    ] = None,
     activation: Annotated[str, typer.Option(help="Of gated products.")] = "silu",
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU if there is one.")
@@ -95,7 +97,7 @@ def _of_shapes(
 def _with_x(problems: list[Problem], x_format: str | None) -> list[Problem]:
     if x_format is None:
         return problems
-    format = INT8 if x_format == "int8" else find_format(x_format)
+    format = activation_format(x_format)
     for problem in problems:
         ops.check_block("tune", "x", problem.k, format)
     return [replace(problem, x=str(Kind(format, canonical(format)))) for problem in problems]

@@ -15,6 +15,7 @@ from blockscale.formats.catalogue import (
     MXFP8,
     MXFP8_E5M2,
     NVFP4,
+    activation_format,
     format,
 )
 from blockscale.formats.elements import (
@@ -64,6 +65,7 @@ __all__ = [
     "Codebook",
     "Float",
     "Format",
+    "activation_format",
     "format",
     "normal_float",
     "parse_element",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 
 from blockscale.formats.elements import (
     E2M1,
@@ -86,15 +87,24 @@ CATALOGUE: dict[str, Format] = {
 
 def format(name: str | Format) -> Format:
     """A format by name ("nvfp4", any case) or by spec ("e2m1/16:ue4m3:amax")."""
+    return _find(name, CATALOGUE)
+
+
+def activation_format(name: str | Format) -> Format:
+    """What x may be quantised to: every format of weights, and "int8"."""
+    return _find(name, {**CATALOGUE, INT8.name: INT8})
+
+
+def _find(name: str | Format, known: Mapping[str, Format]) -> Format:
     if isinstance(name, Format):
         return name
     if not isinstance(name, str):
         raise TypeError(f"format: expected a Format or its name, got {type(name).__name__}")
     key = name.strip().lower().replace("-", "_")
-    if key in CATALOGUE:
-        return CATALOGUE[key]
+    if key in known:
+        return known[key]
     if "/" in name:
         return parse_spec(name)
-    nearest = difflib.get_close_matches(key, CATALOGUE, n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    raise ValueError(f"unknown format {name!r}: {hint}Known: {', '.join(CATALOGUE)}")
+    raise ValueError(f"unknown format {name!r}: {hint}Known: {', '.join(known)}")

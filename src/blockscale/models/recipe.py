@@ -38,23 +38,34 @@ class Recipe:
         return cls(text, formats, fit=listed != text)
 
     def apply_(
-        self, model: Any, *, importance: Importance = RANDOM, progress: bool | None = None
+        self,
+        model: Any,
+        *,
+        x_format: Format | str | None = None,
+        importance: Importance = RANDOM,
+        progress: bool | None = None,
     ) -> Report:
-        """Quantise a model in place, block scales searched. `importance` is as in `quantize_`."""
+        """Quantise a model in place, block scales searched. The rest is as in `quantize_`."""
         return quantize_(
             model,
             dict(self.formats),
+            x_format=x_format,
             codebook="fit" if self.fit else None,
             importance=importance,
             progress=progress,
         )
 
     def copy_of(
-        self, model: Any, *, importance: Importance = RANDOM, progress: bool | None = None
+        self,
+        model: Any,
+        *,
+        x_format: Format | str | None = None,
+        importance: Importance = RANDOM,
+        progress: bool | None = None,
     ) -> Any:
         """A quantised copy; the model stays as it is."""
         twin = copy.deepcopy(model)
-        self.apply_(twin, importance=importance, progress=progress)
+        self.apply_(twin, x_format=x_format, importance=importance, progress=progress)
         return twin
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from blockscale import ops
-from blockscale.formats import Format
+from blockscale.formats import INT8, Format, activation_format
 from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
 from blockscale.runtime import target_of
@@ -232,12 +232,12 @@ def as_parameter(bias: Tensor | None) -> nn.Parameter | None:
 
 def known_x_format(x_format: Format | str | None, *widths: int) -> Format | str | None:
     """Looked up and checked when the module is made, rather than when it first runs."""
-    if x_format is None or x_format == "int8":
-        return x_format
-    format = find_format(x_format)
+    if x_format is None:
+        return None
+    format = activation_format(x_format)
     for k in widths:
         ops.check_block("x_format", "x", k, format)
-    return format
+    return "int8" if format == INT8 else format
 
 
 def _move(part: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from blockscale.formats import INT8
 from blockscale.kernels.prepared import prepared_layout
 from blockscale.ops.choose import BY_RULE, Answer, Choice, answers, choose
 from blockscale.ops.tuning.stored import other_rows
@@ -79,8 +80,14 @@ class Explanation:
 
 
 def explain(problem: Problem, device: torch.device) -> Explanation:
-    limits = ceilings(device, problem.out_dtype)
+    limits = ceilings(device, problem.out_dtype, *_integers(problem))
     return Explanation(problem, answers(problem), limits, choose(problem))
+
+
+def _integers(problem: Problem) -> tuple[torch.dtype, ...]:
+    """int8, where x is: dot products of bytes are then another way to multiply."""
+    quantized = "@" in problem.x and problem.x_kind.format == INT8
+    return (torch.int8,) if quantized else ()
 
 
 def _si(value: float, unit: str) -> str:

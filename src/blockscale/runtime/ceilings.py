@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 _REPEATS = 5
 
@@ -22,10 +23,11 @@ class Ceilings(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
+def ceilings(device: torch.device, *dtypes: torch.dtype) -> Ceilings:
     """Best of a few: a sum over memory far larger than a cache, and a square product.
 
-    The product is in `dtype` or in float32, whichever is faster: some CPUs only emulate the former.
+    The product is in one of `dtypes` or in float32, whichever is fastest: some CPUs only emulate
+    the others. int8 sums in int32, by VNNI, AMX or tensor cores where a machine has them.
     """
     on_gpu = device.type == "cuda"
     memory = torch.ones(2**30 // 4 if on_gpu else 2**27 // 4, dtype=torch.float32, device=device)
@@ -33,13 +35,21 @@ def ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
     square = torch.randn(side, side, dtype=torch.float32, device=device)
     read = _best_seconds(lambda: memory.sum(), device, _REPEATS)
     product = _best_seconds(lambda: square @ square, device, _REPEATS)
-    if dtype != torch.float32:
-        short = square.to(dtype)
-        strip = short[: side // 8]
-        trial = 8 * _best_seconds(lambda: strip @ short, device, 2)  # the first call may set up
-        if trial < 4 * product:  # else emulated, and not worth measuring well
-            product = min(product, _best_seconds(lambda: short @ short, device, _REPEATS))
+    for dtype in dtypes:
+        if dtype != torch.float32:
+            product = min(product, _product_seconds(square.to(dtype), product))
     return Ceilings(memory.nbytes / read, 2 * side**3 / product)
+
+
+def _product_seconds(square: Tensor, known: float) -> float:
+    """Of a square with itself, or about that where it takes far longer than what is known."""
+    multiply = torch._int_mm if square.dtype == torch.int8 else torch.matmul
+    strip = square[: len(square) // 8]
+    # The first call may set up.
+    trial = 8 * _best_seconds(lambda: multiply(strip, square), square.device, 2)
+    if trial >= 4 * known:  # emulated, and not worth measuring well
+        return trial
+    return _best_seconds(lambda: multiply(square, square), square.device, _REPEATS)
 
 
 def _best_seconds(work: Callable[[], object], device: torch.device, repeats: int) -> float:

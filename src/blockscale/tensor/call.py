@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import INT8, Format
-from blockscale.formats import format as find_format
+from blockscale.formats import Format, activation_format
 from blockscale.numerics import Activation
 from blockscale.tensor.qtensor import QTensor
 
@@ -38,7 +37,7 @@ def describe_call(
             raise TypeError(f"{name} must be a Tensor, got {type(tensor).__name__}")
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise TypeError(f"out_dtype must be a torch.dtype, got {out_dtype!r}")
-    format = None if x_format is None else _activation_format(x_format)
+    format = None if x_format is None else activation_format(x_format)
     if format is not None and operand.shape:
         ops.check_block("x_format", "x", operand.shape[-1], format)
     return ops.MatmulCall(
@@ -69,10 +68,6 @@ def _weight_operand(weight: QTensor) -> ops.Operand:
             f"weights must be QTensors, got {type(weight).__name__}: bs.quantize(w, format)"
         )
     return weight.operand
-
-
-def _activation_format(x_format: Format | str) -> Format:
-    return INT8 if x_format == "int8" else find_format(x_format)
 
 
 def _scalar(value: float | Tensor | None, device: torch.device) -> Tensor | None:

@@ -1,0 +1,55 @@
+"""Which products a floor is measured with; what they take is told, so that nothing is timed."""
+
+import sys
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale import ops
+from blockscale.runtime import Ceilings, ceilings
+
+CPU = torch.device("cpu")
+SECONDS = {torch.float32: 4.0, torch.bfloat16: 32.0, torch.float16: 2.0, torch.int8: 1.0}
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The time of a product is told by the dtype of its result or its operands."""
+
+    def seconds(work, device, repeats):
+        result = work()
+        if result.dim() == 0:
+            return 1.0
+        dtype = torch.int8 if result.dtype == torch.int32 else result.dtype
+        return SECONDS[dtype] * len(result) / result.shape[-1]
+
+    monkeypatch.setattr(sys.modules[ceilings.__module__], "_best_seconds", seconds)
+    ceilings.cache_clear()
+    yield
+    ceilings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "fastest"),
+    [
+        ((torch.float32,), torch.float32),
+        ((torch.bfloat16,), torch.float32),  # emulated
+        ((torch.float16,), torch.float16),
+        ((torch.bfloat16, torch.int8), torch.int8),
+    ],
+)
+def test_the_fastest_of_the_products_counts(told, dtypes, fastest):
+    assert ceilings(CPU, *dtypes).flops_per_s == 2 * 512**3 / SECONDS[fastest]
+
+
+@pytest.mark.parametrize(
+    ("x_format", "integers"), [(None, ()), ("mxfp8", ()), ("int8", (torch.int8,))]
+)
+def test_rows_in_int8_have_the_rate_of_integers(monkeypatch, x_format, integers):
+    asked = []
+    module = sys.modules[ops.explain.__module__]
+    monkeypatch.setattr(module, "ceilings", lambda *args: asked.append(args) or Ceilings(1.0, 1.0))
+    w = bs.quantize(torch.randn(32, 64), bs.KBIT4)
+    bs.explain(torch.randn(2, 64, dtype=torch.bfloat16), w, x_format=x_format)
+    assert asked == [(CPU, torch.bfloat16, *integers)]
