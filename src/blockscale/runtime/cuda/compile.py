@@ -50,4 +50,4 @@ def _options(build: Build, arch: str) -> list[str]:
 
 
 def _key(build: Build, arch: str, nvrtc: Nvrtc) -> str:
-    return build.key(_options(build, arch), nvrtc.version)
+    return build.key(_options(build, arch), nvrtc.build)

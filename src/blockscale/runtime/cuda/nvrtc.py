@@ -24,8 +24,8 @@ class Nvrtc(NamedTuple):
     version: str  # "13.0"
     architectures: tuple[int, ...]  # 80 for sm_80
 
-    def compile(self, source: str, name: str, options: list[str]) -> bytes:
-        """A cubin of `source`, which is called `name` in messages."""
+    def compile(self, source: str, name: str, options: list[str], output: str = "CUBIN") -> bytes:
+        """A cubin, or PTX, of `source`, which is called `name` in messages."""
         nvrtc = self.library
         status, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
         self._check(status, name)
@@ -35,9 +35,14 @@ class Nvrtc(NamedTuple):
             if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
                 text = self._read(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
                 raise CompilationError(f"{status.name}, options {' '.join(options)}\n{text}")
-            return self._read(program, "CUBIN")
+            return self._read(program, output)
         finally:
             nvrtc.nvrtcDestroyProgram(program)
+
+    @property
+    def build(self) -> str:
+        """Which build of NVRTC this is, as it says itself; `version` leaves out the patch."""
+        return _build_of(self)
 
     def _read(self, program: Any, what: str) -> bytes:
         status, size = getattr(self.library, f"nvrtcGet{what}Size")(program)
@@ -50,6 +55,14 @@ class Nvrtc(NamedTuple):
     def _check(self, status: Any, what: str) -> None:
         if status != self.library.nvrtcResult.NVRTC_SUCCESS:
             raise CompilationError(f"NVRTC {self.version}: {status.name} for {what}")
+
+
+@lru_cache(maxsize=1)
+def _build_of(nvrtc: Nvrtc) -> str:
+    """The comments at the head of its PTX: "Cuda compilation tools, release 13.0, V13.0.88"."""
+    options = [f"--gpu-architecture=compute_{max(nvrtc.architectures)}"]
+    ptx = nvrtc.compile("", "empty.cu", options, "PTX").decode()
+    return "\n".join(line for line in ptx.splitlines() if line.startswith("//"))
 
 
 @lru_cache(maxsize=1)
