@@ -1,14 +1,17 @@
 """Damaged and hostile files: one clear error that names the file, before a tensor is read."""
 
 import json
+import os
 import struct
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import blockscale as bs
-from blockscale.checkpoint import load, save
+from blockscale.checkpoint import Checkpoint, load, save
 
 INDEX = "model.safetensors.index.json"
 
@@ -264,16 +267,24 @@ def bnb(tmp_path, state, **parts):
 
 
 GOOD = {"blocksize": 64, "shape": [2, 64]}
+NESTED = {**GOOD, "nested_offset": 0.5, "nested_blocksize": 256}
 
 
 @pytest.mark.parametrize(
     ("state", "parts", "message"),
     [
-        (b"{", {}, "is no state of a matrix"),
-        (b"[1]", {}, "is no state of a matrix"),
+        (b"{", {}, "is not JSON"),
+        (b"[1]", {}, "must be a JSON object"),
+        (b'{"shape":' + b"[" * 9 + b"]" * 9 + b"}", {}, "nested more than 2 deep"),
+        (b'{"a":[' + b"0," * 100 + b"0]}", {}, "values, more than a description can need"),
         ({"blocksize": 64}, {}, "is no state of a matrix"),
         ({"blocksize": 64, "shape": [2]}, {}, "is no state of a matrix"),
         ({"blocksize": 0, "shape": [2, 64]}, {}, "sizes must be positive"),
+        ({"blocksize": True, "shape": [2, 64]}, {}, "sizes must be positive"),
+        ({"blocksize": 43, "shape": [3, 43]}, {}, "has an odd number"),
+        ({**NESTED, "nested_offset": 10**400}, {}, "nested_offset must be a number"),
+        ({**NESTED, "nested_offset": "1"}, {}, "nested_offset must be a number"),
+        ({**NESTED, "nested_offset": float("nan")}, {}, "nested_offset must be a number"),
         ({"blocksize": 64, "shape": [4, 32]}, {}, "blocks of 64 that cross its rows of 32"),
         ({"blocksize": 64, "shape": [2**40, 64]}, {}, "a.weight must have .* values"),
         ({**GOOD, "nested_offset": 1.0}, {}, "is no state of a matrix"),
@@ -287,3 +298,131 @@ def test_bitsandbytes_states_that_do_not_fit(state, parts, message, tmp_path):
     assert bnb(tmp_path, GOOD)["a.weight"].shape == (2, 64)
     with pytest.raises(ValueError, match=message):
         bnb(tmp_path, state, **parts)
+
+
+@pytest.mark.fault(
+    "a bitsandbytes checkpoint of 2 KB claims nested blocks of 2^44 values",
+    outcome="the right result: nothing is expanded beyond what the file holds",
+)
+def test_nested_blocks_are_expanded_no_further_than_the_file(tmp_path):
+    parts = {
+        "absmax": torch.tensor([3, 200], dtype=torch.uint8),
+        "nested_absmax": torch.tensor([2.0]),
+        "nested_quant_map": torch.linspace(-1, 1, 256),
+    }
+    wanted = bnb(tmp_path, NESTED, **parts)["a.weight"]
+    for blocks in (2**44, 2**70):
+        assert bnb(tmp_path, {**NESTED, "nested_blocksize": blocks}, **parts)["a.weight"] == wanted
+
+
+@pytest.mark.fault(
+    "a codebook has a million values",
+    outcome="ValueError from its header alone",
+)
+def test_a_codebook_of_another_size_is_refused_by_its_header(tmp_path):
+    folder = one(tmp_path, "kbit4", "blockscale")
+    rewrite_tensors(
+        folder / "model.safetensors", put("a.weight_codebook", lambda t: torch.zeros(2**20))
+    )
+    with pytest.raises(ValueError, match=r"a.weight_codebook must be \[16\] for kbit4, got \[1048"):
+        Checkpoint(folder)
+
+
+@pytest.mark.parametrize("shape", [(), (256,)])
+def test_codes_that_are_no_matrix(tmp_path, shape):
+    folder = one(tmp_path, "mxfp4", "blockscale")
+    rewrite_tensors(
+        folder / "model.safetensors",
+        put("a.weight_codes", lambda t: torch.zeros(shape, dtype=torch.uint8)),
+    )
+    with pytest.raises(ValueError, match=r"a.weight_codes must be \[..., n, bytes\], got"):
+        load(folder)
+
+
+@pytest.mark.parametrize("label", [None, 7, ["kbit4"], "x" * 65, "e2m1/" + "9" * 50 + ":e8m0"])
+def test_a_format_that_is_none_is_said_with_the_file(tmp_path, label):
+    folder = one(tmp_path, "kbit4", "blockscale")
+    change = {"tensors": {"a.weight": label}}
+    rewrite_json(folder / "config.json", lambda c: c["quantization_config"].update(change))
+    with pytest.raises(ValueError, match=f"{folder.name}: a.weight"):
+        load(folder)
+
+
+def test_more_dimensions_than_a_tensor_has(tmp_path):
+    path = tmp_path / "x.safetensors"
+    entry = {"dtype": "U8", "shape": [1] * 1000, "data_offsets": [0, 1]}
+    hand_made(path, {"a": entry}, b"1")
+    with pytest.raises(ValueError, match=r"x.safetensors: 'a' has 1000 dimensions, and at most 8"):
+        load(path)
+
+
+# --- files that are something else, or cannot be read ---
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (b"GGUF\x03\0\0\0", "is a GGUF file, which is not read here"),
+        (b"PK\x03\x04", "is a pickle of torch, which is never opened"),
+        (b"\x80\x02\x8a", "is a pickle of torch, which is never opened"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+        (b"<!DOCTYPE html>", "is a web page"),
+    ],
+)
+@pytest.mark.fault(
+    "a GGUF file, a pickle, a Git LFS pointer or a web page stands where weights should",
+    outcome="ValueError that says which it is",
+)
+def test_another_kind_of_file_is_called_what_it_is(tmp_path, start, message):
+    (tmp_path / "x.safetensors").write_bytes(start + bytes(range(100)))
+    with pytest.raises(ValueError, match=f"x.safetensors {message}"):
+        load(tmp_path / "x.safetensors")
+
+
+@pytest.mark.fault("a folder's name is not UTF-8", outcome="ValueError that says so")
+def test_a_name_that_is_not_utf8_is_said_to_be_the_reason(sharded):
+    folder = sharded.with_name(os.fsdecode(b"\xff\xfe"))
+    try:
+        sharded.rename(folder)
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 only")
+    with pytest.raises(ValueError, match="safetensors opens files by names in UTF-8 only"):
+        load(folder)
+
+
+@pytest.fixture
+def nobody():
+    """Without the rights of root, who may read everything."""
+    if not hasattr(os, "seteuid"):
+        pytest.skip("no file permissions as on Unix")
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(before)
+
+
+@pytest.mark.parametrize("file", ["model-00001-of-00003.safetensors", INDEX, "config.json"])
+@pytest.mark.fault(
+    "a file may not be read by this user",
+    outcome="PermissionError that names the file",
+)
+def test_a_file_without_permission_is_not_said_to_be_missing(sharded, request, file):
+    (sharded / file).chmod(0)
+    for parent in sharded.parents:
+        if parent.is_relative_to(Path(tempfile.gettempdir()) / "pytest-of-root"):
+            parent.chmod(0o755)
+    request.getfixturevalue("nobody")
+    with pytest.raises(PermissionError, match=file):
+        load(sharded)
+
+
+@pytest.mark.fault(
+    "config.json is a pipe that nobody writes to",
+    outcome="ValueError; nothing waits",
+)
+def test_a_pipe_is_not_waited_for(sharded):
+    (sharded / "config.json").unlink()
+    os.mkfifo(sharded / "config.json")
+    with pytest.raises(ValueError, match=r"config.json is not a regular file"):
+        load(sharded)

@@ -8,7 +8,6 @@ for.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,14 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
+
+from blockscale.checkpoint.members import Members
+from blockscale.checkpoint.opening import open_safetensors
+from blockscale.runtime import Limits, parse_json, read_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 CONFIG = "config.json"
 DESCRIPTION = "quantization_config"  # in config.json, or in the metadata of a file on its own
-_LARGEST_JSON = 2**28  # an index of a million tensors has half of this
+
+# The largest models have 200,000 tensors, with the parts of quantised ones counted apart.
+_INDEX_LIMITS = Limits(nbytes=2**27, values=2**20)
+_DESCRIPTION_LIMITS = Limits(nbytes=2**26, values=2**19)
+_MOST_DIMENSIONS = 8
 
 # What a file may hold and torch can compute with; safetensors knows a few more names.
 DTYPES: dict[str, torch.dtype] = {
@@ -63,18 +69,35 @@ class Files:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.folder, shards, index = _locate(self.path)
-        self._open = {name: _open(self.folder / name) for name in shards}
+        self._read: dict[str, dict[str, Any] | None] = {}  # JSON files by name; None: not there
+        if self.path.is_file():
+            self.members, index = Members(self.path.parent), None
+            self._open = {self.path.name: open_safetensors(self.path)}
+        else:
+            self.members = _members(self.path)
+            shards, index = self._locate()
+            self._open = {name: open_safetensors(self.folder / name) for name in shards}
         self.entries = {
-            entry.name: entry for name in shards for entry in _entries(name, self._open[name])
+            entry.name: entry
+            for name, opened in self._open.items()
+            for entry in _entries(self.folder / name, opened)
         }
         if index is not None:
             _check_index(self.path, index, self.entries)
         self.config = self._read_config()
 
     @property
+    def folder(self) -> Path:
+        return self.members.folder
+
+    @property
     def shards(self) -> list[Path]:
         return [self.folder / name for name in self._open]
+
+    @property
+    def sources(self) -> list[Path]:
+        """Every file that was read or looked for: what is known of the checkpoint is from these."""
+        return [*self.shards, *(self.folder / name for name in self._read)]
 
     def tensor(self, name: str, *, alone: bool = False) -> Tensor:
         """Mapped: bytes come when they are used, and stay while a tensor of their file is there.
@@ -82,14 +105,34 @@ class Files:
         One that is mapped alone takes its bytes with it when it goes.
         """
         file = self.entries[name].file
-        opened = _open(self.folder / file) if alone else self._open[file]
+        opened = open_safetensors(self.folder / file) if alone else self._open[file]
         loaded: Tensor = opened.get_tensor(name)
         return loaded
 
     def json(self, name: str) -> dict[str, Any] | None:
         """A JSON file beside the weights, or None where there is none."""
-        path = self.folder / name
-        return read_json(path) if path.exists() else None
+        if name not in self._read:
+            path = self.members.find(name)
+            limits = _INDEX_LIMITS if name == INDEX else _DESCRIPTION_LIMITS
+            self._read[name] = None if path is None else read_json(path, limits)
+        return self._read[name]
+
+    def _locate(self) -> tuple[list[str], Mapping[str, str] | None]:
+        """The names of the shards in a folder, and the index where there is one."""
+        index = self.json(INDEX)
+        if index is not None:
+            weight_map = _weight_map(self.members, index)
+            return sorted(set(weight_map.values())), weight_map
+        if self.members.find(SINGLE) is not None:
+            return [SINGLE], None
+        found = [name for name in self.members.names() if name.endswith(".safetensors")]
+        if len(found) != 1:
+            raise FileNotFoundError(
+                f"{self.path} has {len(found)} .safetensors files and no {INDEX}: "
+                + ("convert the weights to safetensors" if not found else "name one of the files")
+            )
+        self.members.find(found[0])
+        return found, None
 
     def _read_config(self) -> dict[str, Any]:
         """config.json of a folder; of a file on its own, what its metadata say."""
@@ -104,58 +147,31 @@ class Files:
         described = (opened.metadata() or {}).get(DESCRIPTION)
         if described is None:
             return {}
-        return {DESCRIPTION: _parse_object(described, f"{self.path}, metadata")}
+        text, where = described.encode(), f"{self.path}, metadata"
+        return {DESCRIPTION: parse_json(text, _DESCRIPTION_LIMITS, where)}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    if size > _LARGEST_JSON:
-        raise ValueError(f"{path} has {size:,} bytes, more than a description can need")
-    return _parse_object(path.read_bytes(), str(path))
-
-
-def _parse_object(text: str | bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} must be a JSON object, got {type(value).__name__}")
-    return value
-
-
-def _locate(path: Path) -> tuple[Path, list[str], Mapping[str, str] | None]:
-    """The folder, the names of its shards, and the index where there is one."""
-    if path.is_file():
-        return path.parent, [path.name], None
+def _members(path: Path) -> Members:
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    if (path / INDEX).exists():
-        index = _weight_map(path / INDEX)
-        return path, sorted(set(index.values())), index
-    if (path / SINGLE).exists():
-        return path, [SINGLE], None
-    found = sorted(file.name for file in path.glob("*.safetensors"))
-    if len(found) != 1:
-        raise FileNotFoundError(
-            f"{path} has {len(found)} .safetensors files and no {INDEX}: "
-            + ("convert the weights to safetensors" if not found else "name one of the files")
-        )
-    return path, found, None
+    return Members(path)
 
 
-def _weight_map(path: Path) -> dict[str, str]:
+def _weight_map(members: Members, content: Mapping[str, Any]) -> dict[str, str]:
     """Tensor -> shard. A shard is a plain name in the same folder and never a path out of it."""
-    index = read_json(path).get("weight_map")
+    path = members.folder / INDEX
+    index = content.get("weight_map")
     if not isinstance(index, dict) or not index:
         raise ValueError(f"{path} has no weight_map")
+    there: set[str] = set()
     for name, file in index.items():
         if not isinstance(file, str) or Path(file).name != file or not file:
             raise ValueError(f"{path} places {name!r} in {file!r}, which is no file of its folder")
         if not file.endswith(".safetensors"):
             raise ValueError(f"{path} places {name!r} in {file!r}: only safetensors are read")
-        if not (path.parent / file).is_file():
-            raise FileNotFoundError(f"{path} places {name!r} in {file}, which is missing")
+        if file not in there and members.find(file) is None:
+            raise FileNotFoundError(f"{path} places {name!r} in {file!r}, which is missing")
+        there.add(file)
     return index
 
 
@@ -168,29 +184,26 @@ def _check_index(path: Path, index: Mapping[str, str], entries: Mapping[str, Ent
             raise ValueError(f"{path / entry.file} holds {name!r}, which {INDEX} does not list")
 
 
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is truncated or not a safetensors file ({error}): fetch it again"
-        ) from None
-
-
 def _natural(name: str) -> list[tuple[int, str]]:
     """Sorts layer 2 before layer 10."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _entries(file: str, opened: Any) -> list[Entry]:
+def _entries(path: Path, opened: Any) -> list[Entry]:
     found = []
     for name in sorted(opened.keys(), key=_natural):
         part = opened.get_slice(name)
         dtype = DTYPES.get(part.get_dtype())
         if dtype is None:
             raise ValueError(
-                f"{file}: {name!r} has dtype {part.get_dtype()}, which is not read: "
+                f"{path}: {name!r} has dtype {part.get_dtype()}, which is not read: "
                 f"expected one of {', '.join(DTYPES)}"
             )
-        found.append(Entry(name, file, dtype, tuple(part.get_shape())))
+        shape = tuple(part.get_shape())
+        if len(shape) > _MOST_DIMENSIONS:
+            raise ValueError(
+                f"{path}: {name!r} has {len(shape)} dimensions, and at most {_MOST_DIMENSIONS} "
+                "are read"
+            )
+        found.append(Entry(name, path.name, dtype, shape))
     return found

@@ -1,6 +1,7 @@
 """The machine: devices, the environment, what the hardware can do at best."""
 
 from blockscale.runtime import native, tuned
+from blockscale.runtime.bounded_json import Limits, open_regular, parse_json, read_json
 from blockscale.runtime.ceilings import Ceilings, ceilings
 from blockscale.runtime.determinism import ask_deterministic, deterministic, is_deterministic
 from blockscale.runtime.environment import CHECKS, VARIABLES, checks_enabled, tuned_enabled
@@ -8,6 +9,7 @@ from blockscale.runtime.identity import device_names
 from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native_library import Native, load_native
 from blockscale.runtime.quick_call import load_quick_call
+from blockscale.runtime.replacing import is_unfinished, replacing, sync_folder
 from blockscale.runtime.target import (
     describe_device,
     devices,
@@ -20,6 +22,7 @@ __all__ = [
     "CHECKS",
     "VARIABLES",
     "Ceilings",
+    "Limits",
     "Native",
     "ask_deterministic",
     "available_memory",
@@ -31,10 +34,16 @@ __all__ = [
     "devices",
     "emulates_bfloat16",
     "is_deterministic",
+    "is_unfinished",
     "load_native",
     "load_quick_call",
     "native",
+    "open_regular",
+    "parse_json",
+    "read_json",
+    "replacing",
     "resolve_device",
+    "sync_folder",
     "target_of",
     "tuned",
     "tuned_enabled",

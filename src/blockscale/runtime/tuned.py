@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from typing import Any
 
 from blockscale.runtime.environment import tuned_folder
 from blockscale.runtime.private import make_private, why_shared
+from blockscale.runtime.replacing import is_unfinished, replacing
 from blockscale.runtime.tuned_file import LEAST_GAIN, Machine, Measured, Result, read, to_text
 
 if sys.platform != "win32":
@@ -75,7 +74,8 @@ def keep(machine: Machine, result: Result) -> Path:
     with _locked(path.parent):
         _, listed = read(path, _warn_once)
         others = [each for each in listed if (each.sources, each.problem_text) != key]
-        _replace(path, to_text(machine, [*others, result]))
+        with replacing(path, mode=0o600) as file:
+            file.write(to_text(machine, [*others, result]).encode())
     forget()
     return path
 
@@ -119,17 +119,6 @@ def _file_name(machine: Machine) -> str:
     return f"{words[:80]}-{hashlib.sha256(' '.join(machine).encode()).hexdigest()[:8]}.json"
 
 
-def _replace(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".unfinished")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One writer at a time. Windows has no such lock: there the last writer's file stays."""
@@ -138,6 +127,8 @@ def _locked(folder: Path) -> Iterator[None]:
     else:
         with (folder / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed
+            for path in filter(is_unfinished, folder.iterdir()):  # of a writer that was killed
+                path.unlink(missing_ok=True)
             yield
 
 

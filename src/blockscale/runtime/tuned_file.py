@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from blockscale.runtime.bounded_json import Limits, read_json
+
 LEAST_GAIN = 1.02  # less is noise: two runs of the same kernel differ by as much
 
 _VERSION = 1
-_MOST_BYTES = 16 << 20  # thousands of results
+_LIMITS = Limits(nbytes=2**24, values=2**19)  # thousands of results
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def read(path: Path, warn: Callable[[str], object]) -> tuple[Machine, list[Resul
         machine, entries = _content(path)
     except FileNotFoundError:
         return Machine("", ""), []
-    except (OSError, ValueError, RecursionError) as error:  # JSON and UTF-8 raise the second
+    except (OSError, ValueError) as error:
         warn(f"{path}: not used, since {error}; `blockscale tune` writes it anew")
         return Machine("", ""), []
     found = [_sound(entry) for entry in entries]
@@ -81,10 +83,7 @@ def read(path: Path, warn: Callable[[str], object]) -> tuple[Machine, list[Resul
 
 
 def _content(path: Path) -> tuple[Machine, list[Any]]:
-    size = path.stat().st_size
-    if size > _MOST_BYTES:
-        raise ValueError(f"it has {size} bytes")
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path, _LIMITS, "it")
     version = _of(int, content, "version")
     if version != _VERSION:
         raise ValueError(f"its version is {version}, not {_VERSION}")

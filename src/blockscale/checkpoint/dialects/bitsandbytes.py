@@ -12,9 +12,8 @@ the block. Codes are renumbered so that the table ascends.
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from math import copysign
+from math import copysign, prod
 from typing import Any
 
 import torch
@@ -25,12 +24,14 @@ from blockscale.checkpoint.files import Entry, Files
 from blockscale.checkpoint.stored import Parts, Stored, named
 from blockscale.formats import BNB_FP4, BNB_NF4, Format
 from blockscale.layouts import canonical
+from blockscale.runtime import Limits, parse_json
 from blockscale.tensor import QTensor
 
 NAME = "bitsandbytes"
 _FORMATS = {"nf4": BNB_NF4, "fp4": BNB_FP4}
 _STATE = ".quant_state.bitsandbytes__"
-_LARGEST_STATE = 2**16
+_LARGEST_FLOAT = torch.finfo(torch.float32).max
+_STATE_LIMITS = Limits(nbytes=2**12, values=32, depth=2)
 
 
 def recognises(files: Files) -> bool:
@@ -76,25 +77,32 @@ def _find_weight(files: Files, state_name: str) -> Stored:
 
 
 def _read_state(files: Files, entry: Entry) -> dict[str, Any]:
-    if entry.dtype != torch.uint8 or entry.nbytes > _LARGEST_STATE:
+    if entry.dtype != torch.uint8 or entry.nbytes > _STATE_LIMITS.nbytes:
         raise ValueError(f"{files.path}: {entry.name} must be a few bytes, got {entry}")
+    where = f"{files.path}: {entry.name}"
+    state = parse_json(bytes(files.tensor(entry.name).flatten().tolist()), _STATE_LIMITS, where)
     try:
-        return _parse_state(bytes(files.tensor(entry.name).tolist()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{files.path}: {entry.name} is no state of a matrix: {error}") from None
-
-
-def _parse_state(text: bytes) -> dict[str, Any]:
-    """The JSON, with every number that is used checked."""
-    state: dict[str, Any] = json.loads(text)
-    n, k = state["shape"]
-    sizes = [n, k, state["blocksize"]]
-    if "nested_offset" in state:
-        sizes.append(state["nested_blocksize"])
-        state["nested_offset"] = float(state["nested_offset"])
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ValueError(f"sizes must be positive, got {sizes}")
+        _check_state(state)
+    except ValueError as error:
+        raise ValueError(f"{where} is no state of a matrix: {error}") from None
     return state
+
+
+def _check_state(state: dict[str, Any]) -> None:
+    """Every number that is used."""
+    shape = state.get("shape")
+    if not isinstance(shape, list) or len(shape) != 2:
+        raise ValueError(f"its shape must be [n, k], got {shape!r}")
+    sizes = [*shape, state.get("blocksize")]
+    if "nested_offset" in state:
+        sizes.append(state.get("nested_blocksize"))
+        offset = state["nested_offset"]
+        if type(offset) not in (int, float) or not abs(offset) <= _LARGEST_FLOAT:
+            raise ValueError(f"nested_offset must be a number, got {offset!r:.40}")
+    if not all(type(size) is int and size > 0 for size in sizes):
+        raise ValueError(f"sizes must be positive, got {sizes}")
+    if prod(shape) % 2:
+        raise ValueError(f"two codes make a byte, and its shape {shape} has an odd number")
 
 
 def _part(files: Files, name: str, role: str, count: int) -> Entry:
@@ -133,7 +141,7 @@ def _absmax(state: dict[str, Any], parts: Parts) -> Tensor:
     absmax = parts[".absmax"].flatten()
     if "nested_offset" not in state:
         return absmax
-    size = state["nested_blocksize"]
+    size = min(state["nested_blocksize"], absmax.numel())
     outer = parts[".nested_absmax"].repeat_interleave(size)[: absmax.numel()]
     inner = parts[".nested_quant_map"][absmax.to(torch.int64)]
     return inner * outer + torch.tensor(state["nested_offset"], dtype=torch.float32)

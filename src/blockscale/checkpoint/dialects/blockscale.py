@@ -16,6 +16,7 @@ modules have in a state dict. config.json lists each with its format, {"quant_me
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from blockscale.tensor import QTensor
 NAME = "blockscale"
 SHARES_TENSOR_SCALE = False
 VERSION = 1
+_LONGEST_LABEL = 64
 
 
 def recognises(files: Files) -> bool:
@@ -47,7 +49,16 @@ def find(files: Files) -> list[Stored]:
     tensors = config.get("tensors")
     if not isinstance(tensors, dict):
         raise ValueError(f"{files.path}: quantization_config lists no tensors")
-    return [_find_one(files, name, find_format(format)) for name, format in tensors.items()]
+    return [_find_one(files, name, _format(files, name, tensors[name])) for name in tensors]
+
+
+def _format(files: Files, name: str, label: Any) -> Format:
+    if not isinstance(label, str) or len(label) > _LONGEST_LABEL:
+        raise ValueError(f"{files.path}: {name} must be listed with a format, got {label!r:.80}")
+    try:
+        return find_format(label)
+    except ValueError as error:
+        raise ValueError(f"{files.path}: {name}: {error}") from None
 
 
 def _find_one(files: Files, name: str, format: Format) -> Stored:
@@ -62,6 +73,16 @@ def _find_one(files: Files, name: str, format: Format) -> Stored:
                 f"{files.path}: {entry.name} must have dtype {wanted}, got {entry.dtype}"
             )
         parts[role] = entry
+    if len(parts["codes"].shape) < 2:
+        raise ValueError(
+            f"{files.path}: {name}_codes must be [..., n, bytes], got {list(parts['codes'].shape)}"
+        )
+    values = (1 << format.element.bits,)
+    if "codebook" in parts and parts["codebook"].shape != values:
+        raise ValueError(
+            f"{files.path}: {name}_codebook must be {list(values)} for {format}, got "
+            f"{list(parts['codebook'].shape)}"
+        )
     return Stored(name, _shape(format, parts["codes"]), parts, partial(assemble, format), format)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -21,11 +20,13 @@ from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
+from blockscale.runtime.bounded_json import Limits, parse_json
 from blockscale.runtime.environment import cache_folder, cache_megabytes
 from blockscale.runtime.private import make_private
+from blockscale.runtime.replacing import is_unfinished, replacing
 
 _SUFFIX = ".cubin"
-_UNFINISHED = ".tmp"
+_ABOUT = Limits(nbytes=2**16, values=16, depth=2)  # the line that says what a file is
 _ABANDONED_SECONDS = 3600  # a file that is being written is far younger
 
 
@@ -51,7 +52,7 @@ class Cache:
         """The machine code, if it is there and whole; it becomes the most recently used."""
         path = self._path(key)
         try:
-            checksum, _, rest = path.read_bytes().partition(b"\n")
+            checksum, _, rest = self._content(path).partition(b"\n")
             if hashlib.sha256(rest).hexdigest().encode() != checksum:
                 path.unlink(missing_ok=True)
                 return None
@@ -64,6 +65,12 @@ class Cache:
             os.utime(path)
         return rest.partition(b"\n")[2]
 
+    def _content(self, path: Path) -> bytes:
+        """Empty where it is larger than all kernels together may be, which none of them is."""
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return file.read(size) if size <= self.limit else b""
+
     def holds(self, key: str) -> bool:
         return self._path(key).is_file()
 
@@ -71,7 +78,8 @@ class Cache:
         rest = json.dumps(asdict(entry)).encode() + b"\n" + code
         checksum = hashlib.sha256(rest).hexdigest().encode()
         try:
-            self._replace(self._path(key), checksum + b"\n" + rest)
+            with replacing(self._path(key), mode=0o600) as file:
+                file.write(checksum + b"\n" + rest)
             self._shrink()
         except OSError as error:
             _warn_once(
@@ -83,28 +91,22 @@ class Cache:
         """What is there, and its bytes."""
         for path, facts in self._files():
             with suppress(OSError, ValueError, TypeError), path.open("rb") as file:
-                file.readline()
-                yield Entry(**json.loads(file.readline())), facts.st_size
+                file.readline(_ABOUT.nbytes)
+                about = parse_json(file.readline(_ABOUT.nbytes), _ABOUT, str(path))
+                yield Entry(**about), facts.st_size
 
     def clear(self) -> int:
         """Remove everything; how many kernels there were."""
         files = [path for path, _ in self._files()]
-        for path in [*files, *self.folder.glob(f"*{_UNFINISHED}")]:
+        for path in [*files, *self._unfinished()]:
             path.unlink(missing_ok=True)
         return len(files)
 
     def _path(self, key: str) -> Path:
         return self.folder / (key + _SUFFIX)
 
-    def _replace(self, path: Path, content: bytes) -> None:
-        handle, name = tempfile.mkstemp(dir=self.folder, suffix=_UNFINISHED)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).replace(path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            raise
+    def _unfinished(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if is_unfinished(path)]
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         """Whole files; another process may remove one at any time."""
@@ -123,7 +125,7 @@ class Cache:
                 break
             path.unlink(missing_ok=True)
             total -= facts.st_size
-        for path in self.folder.glob(f"*{_UNFINISHED}"):
+        for path in self._unfinished():
             with suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                     path.unlink()
