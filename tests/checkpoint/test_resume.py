@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import blockscale as bs
 from blockscale.checkpoint import Settings, convert, plan_conversion, run_plan, shards
+from blockscale.checkpoint.journal import JOURNAL
 from checkpoint.models import bytes_of, llama, write_model
 
 SETTINGS = Settings(bs.MXFP4, shard_size=10_000)
@@ -47,13 +49,13 @@ def test_a_crash_at_any_sync_resumes_to_the_same_bytes(uninterrupted, tmp_path, 
             raise Crash
         fsync(handle)
 
-    monkeypatch.setattr(shards.os, "fsync", crash)
+    monkeypatch.setattr(os, "fsync", crash)
     for stop in range(1000):
         target, left = tmp_path / str(stop), stop
         try:
             run_plan(plan_conversion(source, SETTINGS), target)
         except Crash:
-            complete = target.exists()
+            complete = target.exists() and not (target / JOURNAL).exists()
         else:
             break
         left = 10**9
@@ -159,6 +161,55 @@ def test_another_source_does_not_resume(tmp_path, monkeypatch):
     os.utime(shard, ns=(0, 0))
     with pytest.raises(ValueError, match=r"begun otherwise \(source: model-00001"):
         run_plan(plan_conversion(source, SETTINGS), tmp_path / "out")
+
+
+@pytest.mark.parametrize("file", ["hf_quant_config.json", "model.safetensors.index.json"])
+def test_every_description_that_was_read_counts_as_the_source(tmp_path, monkeypatch, file):
+    """Or that was looked for: a file that appears later may change the result."""
+    source = write_model(tmp_path / "source", llama(1))
+    interrupt(source, tmp_path / "out", monkeypatch)
+    before = (source / file).read_text() if (source / file).exists() else "{}"
+    (source / file).write_text(before + " ")
+    with pytest.raises(ValueError, match=rf"begun otherwise \(source: {file} was"):
+        run_plan(plan_conversion(source, SETTINGS), tmp_path / "out")
+
+
+@pytest.mark.fault(
+    "a run fails before it has finished a file: no space, say",
+    outcome="nothing is left that would block the next command",
+)
+def test_a_run_that_finished_nothing_leaves_nothing(uninterrupted, tmp_path, monkeypatch):
+    source, wanted = uninterrupted
+    with monkeypatch.context() as patched:
+        patched.setattr(convert.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+        with pytest.raises(OSError, match=r"its disk has 0.00 GB free"):
+            run_plan(plan_conversion(source, Settings(bs.NVFP4)), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    run_plan(plan_conversion(source, SETTINGS), tmp_path / "out")
+    assert bytes_of(tmp_path / "out") == wanted
+
+
+def test_a_journal_alone_binds_nobody(uninterrupted, tmp_path):
+    """A run that was killed early left nothing else."""
+    source, wanted = uninterrupted
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / JOURNAL).write_text('{"task": {"settings": 1}, "finished": {}}')
+    run_plan(plan_conversion(source, SETTINGS), tmp_path / "out")
+    assert bytes_of(tmp_path / "out") == wanted
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"task": 3}', '{"task": {}, "finished": []}', "{"])
+@pytest.mark.fault(
+    "the journal of an interrupted run is damaged",
+    outcome="ValueError that names it; finished files stay",
+)
+def test_a_damaged_journal_is_named(uninterrupted, tmp_path, monkeypatch, text):
+    source, _ = uninterrupted
+    partial = interrupt(source, tmp_path / "out", monkeypatch)
+    (partial / JOURNAL).write_text(text)
+    with pytest.raises(ValueError, match=JOURNAL):
+        run_plan(plan_conversion(source, SETTINGS), tmp_path / "out")
+    assert len(list(partial.glob("*.safetensors"))) == 2
 
 
 def test_two_processes_do_not_write_one_folder(uninterrupted, tmp_path, monkeypatch):

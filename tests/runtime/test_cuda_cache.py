@@ -51,9 +51,10 @@ def compilations(monkeypatch):
     """What NVRTC was asked for."""
     asked, compile = [], nvrtc.Nvrtc.compile
 
-    def counting(self, source, name, options):
-        asked.append(options)
-        return compile(self, source, name, options)
+    def counting(self, source, name, options, output="CUBIN"):
+        if output == "CUBIN":
+            asked.append(options)
+        return compile(self, source, name, options, output)
 
     monkeypatch.setattr(nvrtc.Nvrtc, "compile", counting)
     return asked
@@ -115,12 +116,12 @@ def test_least_recently_used_files_go_first(folder, monkeypatch):
 
 def test_what_a_crash_left_is_removed_in_time(folder):
     cache = open_cache()
-    left, young = folder / "left.tmp", folder / "young.tmp"
+    left, young = folder / ".left.unfinished", folder / ".young.unfinished"
     left.write_bytes(b"half")
     young.write_bytes(b"half")
     os.utime(left, (time.time() - 7200,) * 2)
     cache.write("key", ENTRY, b"code")
-    assert {file.name for file in folder.iterdir()} == {"young.tmp", "key.cubin"}
+    assert {file.name for file in folder.iterdir()} == {".young.unfinished", "key.cubin"}
     cache.clear()
     assert not list(folder.iterdir())
 
@@ -160,6 +161,45 @@ def test_a_folder_of_another_user_is_not_used(folder, monkeypatch):
         assert open_cache() is None
 
 
+@pytest.mark.parametrize(("mode", "used"), [(0o777, False), (0o775, False), (0o1777, True)])
+@pytest.mark.fault(
+    "others may write to a folder above that of compiled kernels",
+    outcome="one warning; the folder is not used, unless it is sticky as /tmp is",
+)
+def test_a_folder_whose_parent_others_may_write_to_is_not_used(folder, monkeypatch, mode, used):
+    above = folder / "above"
+    above.mkdir(parents=True)
+    above.chmod(mode)
+    monkeypatch.setenv("BLOCKSCALE_CACHE", str(above / "mine" / "cache"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert (open_cache() is not None) is used
+    reason = f"others may write to {above}, above it (chmod go-w {above})"
+    assert [reason in str(each.message) for each in told] == ([] if used else [True])
+
+
+def test_a_folder_below_another_users_is_not_used(folder, monkeypatch):
+    above = folder / "above"
+    above.mkdir(parents=True)
+    if os.getuid() != 0:
+        pytest.skip("only root can give folders away")
+    os.chown(above, 65534, -1)
+    monkeypatch.setenv("BLOCKSCALE_CACHE", str(above / "cache"))
+    with pytest.warns(RuntimeWarning, match=f"{above}, above it, belongs to user 65534"):
+        assert open_cache() is None
+
+
+def test_a_link_does_not_hide_the_folders_above(folder, monkeypatch):
+    above = folder / "above"
+    (above / "real").mkdir(parents=True)
+    (above / "real").chmod(0o700)
+    above.chmod(0o777)
+    (folder / "link").symlink_to(above / "real")
+    monkeypatch.setenv("BLOCKSCALE_CACHE", str(folder / "link"))
+    with pytest.warns(RuntimeWarning, match=f"others may write to {above}, above it"):
+        assert open_cache() is None
+
+
 def test_a_folder_that_cannot_be_made(folder):
     folder.write_text("a file")
     with pytest.warns(RuntimeWarning, match="it cannot be made"):
@@ -171,7 +211,7 @@ def test_a_full_disk_costs_one_warning(folder, sample, monkeypatch, compilations
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache_module.tempfile, "mkstemp", full)
+    monkeypatch.setattr(cache_module, "replacing", full)
     with pytest.warns(RuntimeWarning, match="cannot keep compiled kernels .*No space left") as told:
         assert cubin(sample, "sm_90") == cubin(sample, "sm_90")
     assert len(told) == 1
@@ -240,6 +280,16 @@ def test_the_key_is_of_everything_that_machine_code_depends_on(sample, monkeypat
         for compiler in ("13.0", "13.4")
     }
     assert len(keys) == 3 * 2 * 2
+
+
+@needs_nvrtc
+def test_another_patch_of_nvrtc_compiles_again(sample, compilations, monkeypatch):
+    """13.0.48 and 13.0.88 are both 13.0 to NVRTC's own question."""
+    assert re.search(r"V\d+\.\d+\.\d+", load_nvrtc().build)
+    cubin(sample, "sm_80")
+    monkeypatch.setattr(nvrtc.Nvrtc, "build", "release 13.0, V13.0.1")
+    cubin(sample, "sm_80")
+    assert len(compilations) == 2
 
 
 def test_a_build_keeps_no_hash_of_another_process(sample):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from blockscale.runtime import tuned, tuned_file
+from blockscale.runtime import Limits, tuned, tuned_file
 
 HERE = tuned.Machine("NVIDIA H200, 132 SMs, 140 GiB", "sm_90")
 THERE = tuned.Machine("NVIDIA L4, 58 SMs, 22 GiB", "sm_89")
@@ -104,13 +104,13 @@ def test_clearing(folder):
     [
         (b"", "Expecting value"),
         (b'{"version": 1', "Expecting"),
-        (b"\xff\xfe", "codec can't decode"),
-        (b"[]", "instead of an object"),
+        (b"\xff\xfe", "is no UTF-8"),
+        (b"[]", "must be a JSON object"),
         (b'{"version": 2}', "its version is 2, not 1"),
         (b'{"version": true}', "its 'version' is True"),
         (b'{"version": 1, "device": 3}', "its 'device' is 3"),
         (b'{"version": 1, "device": "a", "target": "b", "results": {}}', "its 'results' is {}"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "nested more than 32 deep"),
     ],
 )
 def test_a_damaged_file_costs_a_warning(content, said):
@@ -130,7 +130,7 @@ def test_a_damaged_file_costs_a_warning(content, said):
 
 def test_an_absurdly_large_file_is_not_read(monkeypatch):
     tuned.keep(HERE, result())
-    monkeypatch.setattr(tuned_file, "_MOST_BYTES", 100)
+    monkeypatch.setattr(tuned_file, "_LIMITS", Limits(nbytes=100, values=100))
     tuned.forget()
     with pytest.warns(RuntimeWarning, match="it has [0-9]+ bytes"):
         assert found() is None

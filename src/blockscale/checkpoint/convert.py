@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from blockscale.checkpoint.checkpoint import Checkpoint
-from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX
+from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX, Files
 from blockscale.checkpoint.finite import check_finite
 from blockscale.checkpoint.importance import (
     ImportanceSource,
@@ -29,10 +29,11 @@ from blockscale.checkpoint.importance import (
     read_importance,
     write_importance,
 )
-from blockscale.checkpoint.journal import Journal, under_construction
+from blockscale.checkpoint.journal import Journal, finish_renamed, under_construction
 from blockscale.checkpoint.plan import Plan, Unit
-from blockscale.checkpoint.shards import Shard, index_of, replacing, write_json, write_shard
+from blockscale.checkpoint.shards import Shard, index_of, write_json, write_shard
 from blockscale.formats import Format
+from blockscale.runtime import open_regular, replacing
 from blockscale.tensor import QTensor, quantize
 
 Value = QTensor | Tensor
@@ -55,7 +56,11 @@ def run_plan(
 ) -> None:
     """Write the checkpoint; what an earlier, killed run of the same plan finished is kept."""
     target = Path(target).resolve()
-    with under_construction(target, _task(plan, importance)) as journal:
+    task = _task(plan, importance)
+    _copied(plan.checkpoint.files)  # what may not be copied is found out before the work
+    if finish_renamed(target, task):
+        return
+    with under_construction(target, task) as journal:
         weights = _kept_importance(journal.folder / _IMPORTANCE, importance)
         _write_shards(plan, journal, weights, progress)
         (journal.folder / _IMPORTANCE).unlink(missing_ok=True)
@@ -104,9 +109,7 @@ def _write_shards(
 
 def _task(plan: Plan, importance: ImportanceSource | None) -> dict[str, Any]:
     """All that the result depends on: settings, version, and the source files as they are now."""
-    files = plan.checkpoint.files
-    paths = [*files.shards, files.folder / CONFIG]
-    states = {path.name: path.stat() for path in paths if path.exists()}
+    states = {path.name: path.stat() for path in plan.checkpoint.files.sources if path.exists()}
     return {
         "settings": plan.settings.as_json(),
         "importance": importance and importance.identity,
@@ -224,17 +227,25 @@ def _join_rows(values: list[Value]) -> Value:
 def _write_rest(plan: Plan, folder: Path) -> None:
     """The index, the descriptions, and the files that belong to a model without being weights."""
     files = plan.checkpoint.files
-    if files.path.is_dir():
-        for path in sorted(files.folder.iterdir()):
-            skipped = (
-                path.name.startswith(".") or path.name.endswith(_WEIGHTS) or path.name in _REWRITTEN
-            )
-            if path.is_file() and not skipped:
-                with path.open("rb") as source, replacing(folder / path.name) as copy:
-                    shutil.copyfileobj(source, copy)
+    for path in _copied(files):
+        with open_regular(path) as source, replacing(folder / path.name) as copy:
+            shutil.copyfileobj(source, copy)
     if len(plan.shards) > 1:
         write_json(folder / INDEX, index_of(plan.shards))
     description = plan.describe()
     for name, content in description.files.items():
         write_json(folder / name, content)
     write_json(folder / CONFIG, {**files.config, DESCRIPTION: description.config})
+
+
+def _copied(files: Files) -> list[Path]:
+    """Files of the source that go along as they are; a link out of its folder is an error."""
+    if not files.path.is_dir():
+        return []
+    names = [
+        name
+        for name in files.members.names()
+        if not (name.startswith(".") or name.endswith(_WEIGHTS) or name in _REWRITTEN)
+    ]
+    found = (files.members.find(name) for name in names)
+    return [path for path in found if path is not None]

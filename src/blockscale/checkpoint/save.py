@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,13 +21,13 @@ from blockscale.checkpoint.shards import (
     Shard,
     index_of,
     plan_shards,
-    sync_folder,
     write_json,
     write_shard,
 )
 from blockscale.checkpoint.stored import module_of, named
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
+from blockscale.runtime import sync_folder
 from blockscale.tensor import QTensor
 
 SHARD_SIZE = 5 * 10**9
@@ -174,7 +174,7 @@ def _write_folder(
     check_absent(path)
     units = [_outlines({name: value}, writer) for name, value in tensors.items()]
     shards = plan_shards(units, shard_size)
-    work = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    work = path.with_name(f"{path.name}.partial-{secrets.token_hex(8)}")
     work.mkdir(parents=True)
     try:
         for shard in shards:
@@ -183,9 +183,18 @@ def _write_folder(
             write_json(work / INDEX, index_of(shards))
         for name, content in descriptions.items():
             write_json(work / name, content)
-        work.replace(path)
+        rename_folder(work, path)
     except BaseException:
         shutil.rmtree(work)
+        raise
+
+
+def rename_folder(work: Path, path: Path) -> None:
+    """Unless another writer was first, whose folder then stays as it is."""
+    try:
+        work.replace(path)
+    except OSError:
+        check_absent(path)
         raise
     sync_folder(path.parent)
 

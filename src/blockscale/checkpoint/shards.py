@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from ctypes import c_ubyte
 from dataclasses import dataclass
 from math import prod
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 
 from blockscale.checkpoint.files import DTYPES, SINGLE
+from blockscale.runtime import replacing
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT = 8
@@ -132,33 +131,9 @@ def _chunks(
         raise ValueError(f"{shard.file}: {left[0]} was planned and never came")
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Any]:
-    """A file to write to, which takes the place of `path` once it is complete and on disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     with replacing(path) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last through a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def file_digest(path: Path) -> str:
