@@ -32,6 +32,7 @@ from blockscale.formats.elements import (
     UE4M3,
     Codebook,
     Float,
+    NormalFloat,
     normal_float,
 )
 from blockscale.formats.format import Format, parse_element, parse_scale, parse_spec
@@ -65,6 +66,7 @@ __all__ = [
     "Codebook",
     "Float",
     "Format",
+    "NormalFloat",
     "activation_format",
     "format",
     "normal_float",

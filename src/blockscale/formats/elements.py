@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,6 +22,7 @@ from statistics import NormalDist
 from typing import Literal
 
 Specials = Literal["none", "nan", "ieee"]
+NormalFloat = Literal["mid_quantiles", "bin_means"]
 
 
 def to_float32(value: float) -> float:
@@ -207,12 +209,41 @@ class Codebook:
         return 0
 
 
-def normal_float(bits: int) -> Codebook:
-    """The default codebook: mid-quantiles of N(0, 1) over the largest one. Symmetric, no zero."""
-    count = 1 << bits
-    upper = [NormalDist().inv_cdf((count // 2 + i + 0.5) / count) for i in range(count // 2)]
+def normal_float(bits: int, method: NormalFloat = "mid_quantiles") -> Codebook:
+    """A codebook for N(0, 1) cut into 2^bits bins of equal probability. Symmetric, no zero.
+
+    mid_quantiles   the median of each bin: the default, since the k-bit files and tensors that
+                    there are have this table
+    bin_means       the mean of each bin: the largest level lies further from the others
+
+    Both are divided by the largest level. Which serves better depends on the data and on the bits:
+    docs/compat.md has the measurements.
+    """
+    if method not in _LEVELS:
+        raise ValueError(
+            f"normal_float: method must be one of {', '.join(_LEVELS)}, got {method!r}"
+        )
+    upper = _LEVELS[method](1 << bits)
     half = [value / upper[-1] for value in upper]
     return Codebook(bits=bits, values=tuple([-value for value in reversed(half)] + half))
+
+
+def _upper_medians(count: int) -> list[float]:
+    return [NormalDist().inv_cdf((count // 2 + i + 0.5) / count) for i in range(count // 2)]
+
+
+def _upper_means(count: int) -> list[float]:
+    """The mean of N(0, 1) between a and b is (pdf(a) - pdf(b)) / (cdf(b) - cdf(a))."""
+    normal = NormalDist()
+    edges = [normal.inv_cdf(i / count) for i in range(count // 2, count)]
+    densities = [*map(normal.pdf, edges), 0.0]
+    return [(low - high) * count for low, high in pairwise(densities)]
+
+
+_LEVELS: dict[str, Callable[[int], list[float]]] = {
+    "mid_quantiles": _upper_medians,
+    "bin_means": _upper_means,
+}
 
 
 # Even steps of 1/127; the code of -127 has a twin, 0.

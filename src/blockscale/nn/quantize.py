@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from blockscale.formats import Format
+from blockscale.formats import Format, NormalFloat, normal_float
 from blockscale.nn.experts import Experts
 from blockscale.nn.fused import read_fused
 from blockscale.nn.importance import RANDOM, Importance, find_importance
@@ -51,7 +51,8 @@ def quantize_(
               default all but output heads and routers
     scale     how block scales are chosen, as in `quantize`
     x_format  what activations are quantised to on the fly, as in `matmul`
-    codebook  "fit": each weight in a codebook format gets a table fitted to it
+    codebook  of weights in a k-bit format. "fit": each gets a table fitted to it. "mid_quantiles",
+              "bin_means": all get that table of `formats.normal_float`
     importance  what errors cost in each column of a weight, for scale="mse": "random" measures the
               inputs of all layers on random token ids, where the model is a language model; a
               function of the model measures them while it runs it on batches; tensors by the names
@@ -72,13 +73,12 @@ def quantize_(
     found = find_importance(model, importance, scale, plan, progress)
     rule = _Rule(scale, found.by_name)
     layers: list[LayerReport] = []
-    fit = codebook is not None
     with torch.inference_mode(mode=False):  # what that makes could never take part in training
         for names, decision in track(plan, lambda step: step.names[0], progress):
             if isinstance(decision, str):
                 layers += _kept(names[0], model.get_submodule(names[0]), decision)
             else:
-                layers += _swap(model, names, decision, rule, x_format, fit)
+                layers += _swap(model, names, decision, rule, x_format, codebook)
     return Report(tuple(layers), formats.unused, found.origin)
 
 
@@ -123,13 +123,13 @@ def _swap(
     formats: tuple[Format, ...],
     rule: _Rule,
     x_format: Format | str | None,
-    fit: bool,
+    codebook: str | None,
 ) -> list[LayerReport]:
     """Quantise one layer, and let go of its numbers."""
     module = model.get_submodule(names[0])
     layers, parts = [], []
     for weight, format in zip(weights_of(names[0], module), formats, strict=True):
-        fitted = _fit(weight, format) if fit else format
+        fitted = _with_codebook(weight, format, codebook)
         weights = rule.importance.get(weight.name)
         made = [
             quantize(part.contiguous(), fitted, scale=rule.scale, importance=weights)
@@ -179,12 +179,15 @@ def _assemble(
 
 
 def _check_codebook(codebook: str | None, formats: Formats) -> None:
-    if codebook not in (None, "fit"):
-        raise ValueError(f"quantize_: codebook must be None or 'fit', got {codebook!r}")
+    known = ("fit", *get_args(NormalFloat))
+    if codebook is not None and codebook not in known:
+        raise ValueError(
+            f"quantize_: codebook must be None or one of {', '.join(known)}, got {codebook!r}"
+        )
     if codebook and not any(_is_fittable(format) for format in formats):
         raise ValueError(
-            "quantize_: codebook='fit' needs a format with a codebook of 2 to 5 bits, such as "
-            f"KBIT4; got {', '.join(map(str, formats))}"
+            f"quantize_: codebook={codebook!r} needs a format with a codebook of 2 to 5 bits, such "
+            f"as KBIT4; got {', '.join(map(str, formats))}"
         )
 
 
@@ -192,10 +195,17 @@ def _is_fittable(format: Format) -> bool:
     return format.is_codebook and format.element.bits <= 5
 
 
+def _with_codebook(weight: Weight, format: Format, codebook: str | None) -> Format:
+    if codebook is None or not _is_fittable(format):
+        return format
+    if codebook == "fit":
+        return _fit(weight, format)
+    element = normal_float(format.element.bits, cast(NormalFloat, codebook))
+    return format.replace(name=f"{format}-{codebook}", element=element)
+
+
 def _fit(weight: Weight, format: Format) -> Format:
     """With a table fitted to the weight: one for gate and up, which are decoded together."""
-    if not _is_fittable(format):
-        return format
     step = -(-prod(weight.shape) // _SAMPLES)
     rows = [part.detach()[..., ::step, :].flatten(0, -2) for part in weight.parts]
     samples = torch.cat(rows)
