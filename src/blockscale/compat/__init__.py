@@ -13,14 +13,14 @@ from blockscale.compat.fp4 import (
     fp4_quantize,
 )
 from blockscale.compat.kbit import (
-    LinearNbit,
     create_normal_float_codebook,
     dequantize_kbit,
     kbit_gemm,
-    kbit_grouped_gemm,
     quantize_kbit,
     repack_for_gemm,
 )
+from blockscale.compat.kbit_grouped import kbit_grouped_gemm
+from blockscale.compat.linear_nbit import LinearNbit
 
 __all__ = [
     "BlockScaledBasicChunk",

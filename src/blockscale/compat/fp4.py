@@ -19,6 +19,8 @@ class FP4WeightCache:
         if weight.dim() != 2:
             raise ValueError(f"weight must be [N, K], got shape {tuple(weight.shape)}")
         self.out_features, self.in_features = weight.shape
+        if bias is not None and tuple(bias.shape) != (self.out_features,):
+            raise ValueError(f"bias must be [{self.out_features}], got {list(bias.shape)}")
         self.bias = bias
         self._weight: QTensor | None = quantize(_pad(weight.detach()), NVFP4).prepare()
 

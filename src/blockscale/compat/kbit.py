@@ -2,34 +2,55 @@
 
 Their tuples have no room for a tensor scale, so data outside E4M4's range is an error here rather
 than a silent saturation; `blockscale.quantize` takes any data.
+
+The products take plain tensors and hold the QTensor that is made of them: see `held`.
 """
 # ruff: noqa: N803
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import CATALOGUE, E4M4, Format, normal_float
-from blockscale.runtime import target_of
-from blockscale.tensor import QTensor, grouped_matmul, linear, matmul, quantize
+from blockscale.compat.held import HeldWeights
+from blockscale.formats import CATALOGUE, E4M4, Format, NormalFloat, normal_float
+from blockscale.layouts import Layout
+from blockscale.runtime import resolve_device, target_of
+from blockscale.tensor import QTensor, matmul, quantize
 
 _BLOCK = 32
+_held = HeldWeights()
+_tables: dict[tuple[int, torch.device, str], Tensor] = {}
 
 
-def _format(k: int) -> Format:
+def kbit_format(k: int) -> Format:
     if k not in (2, 3, 4, 5):
         raise ValueError(f"k must be 2, 3, 4 or 5, got {k}")
     return CATALOGUE[f"kbit{k}"]
 
 
-def create_normal_float_codebook(k: int, device: torch.device | str = "cpu") -> Tensor:
-    """2^k mid-quantiles of N(0, 1), scaled to [-1, 1]."""
-    return torch.tensor(normal_float(k).values, dtype=torch.float32, device=device)
+def prepared_layout(k: int, device: torch.device) -> Layout:
+    """Where `repack_for_gemm` places a weight."""
+    return ops.prepared_layout(kbit_format(k), target_of(device))
+
+
+def create_normal_float_codebook(
+    k: int, device: torch.device | str = "cpu", *, method: NormalFloat = "mid_quantiles"
+) -> Tensor:
+    """2^k levels for N(0, 1), ascending, the largest 1: see `formats.normal_float`.
+
+    The same tensor for the same arguments, while nobody writes to it.
+    """
+    kbit_format(k)
+    place = resolve_device(device)
+    table = _tables.get((k, place, method))
+    if table is None or table._version:
+        values = normal_float(k, method).values
+        with torch.inference_mode(mode=False):  # what that makes does not count what is written
+            table = torch.tensor(values, dtype=torch.float32, device=place)
+        _tables[k, place, method] = table
+    return table
 
 
 def quantize_kbit(
@@ -38,7 +59,7 @@ def quantize_kbit(
     codebook: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A, flattened, padded to blocks of 32 -> packed int32 [blocks * k], absmax uint8, codebook."""
-    format = _format(k)
+    format = kbit_format(k)
     if codebook is not None:
         format = format.replace(codebook=codebook.tolist())  # which must have 2^k values
     _check_range(A)
@@ -71,7 +92,10 @@ def repack_for_gemm(
     N: int,
     k: int,
 ) -> tuple[Tensor, Tensor]:
-    """Packed bytes of a weight [N, K_dim] in the layout that this device's kernels read."""
+    """Packed bytes of a weight [N, K_dim] in the layout that this device's kernels read.
+
+    Weights that are stacked, packed [e, words] with absmax [e, blocks], come back stacked.
+    """
     table = create_normal_float_codebook(k, packed.device)
     q = _weight(packed, absmax, table, K_dim, N, k).prepare()
     return q.codes, q.scale
@@ -87,81 +111,12 @@ def kbit_gemm(
     k: int,
 ) -> Tensor:
     """A [..., K_dim] @ W.T, with the two outputs of `repack_for_gemm`."""
-    return matmul(A, _prepared(packed_tiled, absmax_tiled, codebook, K_dim, N, k))
 
+    def make(parts: list[Tensor]) -> QTensor:
+        codes, scale, table = parts
+        return prepared_weight(codes, scale, table, K_dim, N, k)
 
-def kbit_grouped_gemm(
-    A_list: Sequence[Tensor],
-    B_packed_list: Sequence[Tensor],
-    absmax_list: Sequence[Tensor],
-    codebook: Tensor,
-    K_dim: int,
-    N: int,
-    k: int,
-) -> list[Tensor]:
-    """One launch for all experts: A_list[i] [m_i, K_dim] times expert i."""
-    if not len(A_list) == len(B_packed_list) == len(absmax_list):
-        raise ValueError(
-            f"one entry per expert: got {len(A_list)} activations, {len(B_packed_list)} weights "
-            f"and {len(absmax_list)} absmax"
-        )
-    experts = _prepared(
-        torch.stack(list(B_packed_list)), torch.stack(list(absmax_list)), codebook, K_dim, N, k
-    )
-    sizes = [len(rows) for rows in A_list]
-    group_sizes = torch.tensor(sizes, dtype=torch.int32, device=codebook.device)
-    y = grouped_matmul(torch.cat(list(A_list)), experts, group_sizes)
-    return list(y.split(sizes))
-
-
-class LinearNbit(torch.nn.Module):
-    """A linear layer with k-bit weights: `LinearNbit.from_linear(layer, k=4)`.
-
-    The bytes are buffers, so they are in the state dict; casting the module to another dtype leaves
-    them as they are.
-    """
-
-    codes: Tensor
-    scale: Tensor
-    tensor_scale: Tensor
-    codebook: Tensor
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, k: int = 4) -> None:
-        super().__init__()
-        q = quantize(weight, _format(k), scale="mse")
-        self.format, self.out_features, self.in_features = q.format, *weight.shape
-        for name in ("codes", "scale", "tensor_scale", "codebook"):
-            self.register_buffer(name, getattr(q, name))
-        self.bias = None if bias is None else torch.nn.Parameter(bias.detach().clone())
-
-    @classmethod
-    def from_linear(cls, layer: torch.nn.Linear, *, k: int = 4) -> LinearNbit:
-        return cls(layer.weight, layer.bias, k=k)
-
-    @property
-    def weight(self) -> QTensor:
-        return QTensor.from_storage(
-            self.format,
-            self.codes,
-            self.scale,
-            tensor_scale=self.tensor_scale,
-            codebook=self.codebook,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return linear(x, self.weight, bias)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        exact = {name: getattr(self, name) for name in ("tensor_scale", "codebook")}
-        super()._apply(fn, recurse)
-        for name, value in exact.items():  # moved like the others, but never cast
-            moved = getattr(self, name).to(torch.float32)
-            setattr(self, name, moved if value.is_meta else value.to(moved.device))
-        return self
-
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, {self.format}"
+    return matmul(A, _held.find((packed_tiled,), (absmax_tiled, codebook), (K_dim, N, k), make))
 
 
 def _weight(
@@ -174,15 +129,21 @@ def _weight(
 ) -> QTensor:
     if K_dim % _BLOCK:
         raise ValueError(f"K_dim must be divisible by {_BLOCK}, got {K_dim}")
-    if packed.dtype != torch.int32 or packed.numel() != N * K_dim // _BLOCK * k:
+    words = N * K_dim // _BLOCK * k
+    stacked = packed.dim() > 1 and packed.numel() != words and packed.shape[-1] == words
+    if packed.dtype != torch.int32 or not (stacked or packed.numel() == words):
         raise ValueError(
-            f"packed must be int32 with {N * K_dim // _BLOCK * k} words for N={N}, K_dim={K_dim}, "
-            f"k={k}, got {packed.dtype} with {packed.numel()}"
+            f"packed must be int32 with {words} words for N={N}, K_dim={K_dim}, k={k}, or [e, "
+            f"{words}] for e of them, got {packed.dtype} {list(packed.shape)}"
         )
-    return _with_table(k, packed.reshape(N, -1).view(torch.uint8), absmax.reshape(N, -1), codebook)
+    rows = (*packed.shape[:-1], N, -1) if stacked else (N, -1)
+    codes = packed.reshape(rows).view(torch.uint8)
+    return QTensor.from_storage(
+        kbit_format(k), codes, absmax.reshape(rows), codebook=codebook.to(torch.float32)
+    )
 
 
-def _prepared(
+def prepared_weight(
     codes: Tensor,
     scale: Tensor,
     codebook: Tensor,
@@ -190,21 +151,18 @@ def _prepared(
     N: int,
     k: int,
 ) -> QTensor:
-    """What `repack_for_gemm` has laid out, with experts in front or not."""
-    format, shape = _format(k), (*codes.shape[:-2], N, K_dim)
-    layout = ops.prepared_layout(format, target_of(codes.device))
-    expected = layout.code_storage_shape(format, shape)
-    if tuple(codes.shape) != expected:
+    """Of what `repack_for_gemm` has laid out: one weight, or several that are stacked."""
+    format, layout = kbit_format(k), prepared_layout(k, codes.device)
+    one = layout.code_storage_shape(format, (N, K_dim))
+    lead = tuple(codes.shape[: max(codes.dim() - len(one), 0)])
+    if tuple(codes.shape) != (*lead, *one):
         raise ValueError(
             f"the packed weight is {list(codes.shape)}, but N={N}, K_dim={K_dim}, k={k} need "
-            f"{list(expected)}"
+            f"{list(one)}"
         )
-    one = torch.ones(shape[:-2], dtype=torch.float32, device=codes.device)
-    return QTensor(format, shape, codes, scale, one, codebook.to(torch.float32), layout)
-
-
-def _with_table(k: int, codes: Tensor, scale: Tensor, codebook: Tensor) -> QTensor:
-    return QTensor.from_storage(_format(k), codes, scale, codebook=codebook.to(torch.float32))
+    ones = torch.ones(lead, dtype=torch.float32, device=codes.device)
+    table = codebook.to(torch.float32)
+    return QTensor(format, (*lead, N, K_dim), codes, scale, ones, table, layout)
 
 
 def _check_range(x: Tensor) -> None:
