@@ -18,6 +18,7 @@ from blockscale.runtime import VARIABLES
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # bench and docs are not installed
 
+from bench.codebook_tables import codebooks  # noqa: E402
 from bench.counters_tables import gpu_counters  # noqa: E402
 from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
 from bench.decode_tables import decoding  # noqa: E402
@@ -28,7 +29,10 @@ from docs.faults import fault_table  # noqa: E402
 
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("performance.md", "models.md", "reliability.md")),
+    *(
+        ROOT / "docs" / name
+        for name in ("performance.md", "models.md", "reliability.md", "compat.md")
+    ),
 ]
 QUALITY = ROOT / "bench" / "results" / "quality" / "smollm2.json"
 
@@ -93,6 +97,7 @@ GENERATORS = {
     "gpu_counters": gpu_counters,
     "quality": quality,
     "importance": importance,
+    "codebooks": codebooks,
     "faults": faults,
 }
 
