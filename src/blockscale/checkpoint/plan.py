@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,9 @@ from blockscale.checkpoint.dialects import (
     default_dialect,
     writable,
 )
+from blockscale.checkpoint.dialects.blockscale import NAME as BLOCKSCALE
 from blockscale.checkpoint.fused import check_shared, fused_groups
+from blockscale.checkpoint.orientation import as_weights, as_written
 from blockscale.checkpoint.save import SHARD_SIZE
 from blockscale.checkpoint.select import KEEP, Choice, Rule, choose
 from blockscale.checkpoint.shards import Outline, Shard, plan_shards
@@ -101,19 +103,55 @@ def plan_conversion(source: str | Path, settings: Settings) -> Plan:
     """Open the source and decide everything. Nothing is written and no weight is read."""
     for format in settings.formats:
         check_rule(settings.scale, format)
-    writer = writable(
-        settings.dialect
-        or default_dialect(("any.weight", each, (1, each.block)) for each in settings.formats)
-    )
     checkpoint = Checkpoint(source)
-    choices = choose(
-        checkpoint.tensors, settings.format, settings.rules, writer, checkpoint.files.config
-    )
-    if not any(choice.format for choice in choices.values()):
+    config = checkpoint.files.config
+    weights = as_weights(checkpoint.tensors, config)
+
+    def choose_for(dialect: str) -> dict[str, Choice]:
+        found = choose(weights, settings.format, settings.rules, writable(dialect), config)
+        return _whole_experts(found, weights)
+
+    dialect = settings.dialect or _default_dialect(choose_for, weights, config)
+    writer, choices = writable(dialect), choose_for(dialect)
+    quantized = {name for name, choice in choices.items() if choice.format is not None}
+    if not quantized:
         raise ValueError(f"{source}: none of its {len(choices)} tensors would be quantised")
+    checkpoint.tensors = as_written(checkpoint.tensors, weights, quantized)
     units = _units(checkpoint, choices, writer)
     shards = plan_shards([unit.outlines for unit in units], settings.shard_size)
     return Plan(checkpoint, settings, writer, choices, units, shards)
+
+
+def _whole_experts(
+    choices: Mapping[str, Choice], weights: Mapping[str, Stored]
+) -> dict[str, Choice]:
+    """Fused experts are one layer: where one of their weights stays plain, all do."""
+    plain = {
+        _layer_of(name): name
+        for name, choice in choices.items()
+        if choice.format is None and len(weights[name].shape) == 3
+    }
+    whole = dict(choices)
+    for name, choice in choices.items():
+        stored, kept = weights[name], plain.get(_layer_of(name))
+        if choice.format is not None and kept and stored.format is None and stored.shape[2:]:
+            whole[name] = Choice(reason=f"one layer with {kept}, which is kept")
+    return whole
+
+
+def _layer_of(name: str) -> str:
+    return module_of(name.removesuffix(".weight"))
+
+
+def _default_dialect(
+    choose_for: Callable[[str], Mapping[str, Choice]],
+    weights: Mapping[str, Stored],
+    config: Mapping[str, Any],
+) -> str:
+    """One that holds all that the blockscale dialect, which holds everything, would."""
+    choices = choose_for(BLOCKSCALE)
+    tensors = [(name, c.format, weights[name].shape) for name, c in choices.items() if c.format]
+    return default_dialect(tensors, config.get("model_type", ""))
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:

@@ -38,13 +38,12 @@ _EXPERTS = (
     "*.experts.gate_proj",
     "*.experts.up_proj",
     "*.experts.down_proj",
+    "*.block_sparse_moe.input_linear.weight",  # GraniteMoE: gate and up
+    "*.block_sparse_moe.output_linear.weight",
 )
 # Models that store these as [k, n]; blocks would run along the wrong axis.
 _TRANSPOSED = {
     "gpt2": ("*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"),
-    "gpt_oss": _EXPERTS,
-    "llama4": _EXPERTS,
-    "llama4_text": _EXPERTS,
 }
 
 
@@ -80,9 +79,10 @@ def choose(
         if not any(rule.matches(name) for name in tensors):
             raise ValueError(f"--layers {rule.pattern}: no tensor has such a name")
     for format in {default, *(rule.format for rule in rules if rule.format)}:
-        refusal = dialect.refuses("any.weight", format, (1, format.block))
-        if refusal is not None:
-            raise ValueError(f"{refusal}; the blockscale dialect holds every format")
+        weights = [s for s in tensors.values() if s.format is not None or _is_linear(s)]
+        refusals = [dialect.refuses(s.name, format, s.shape) for s in weights]
+        if refusals and all(refusals):
+            raise ValueError(f"{refusals[0]}; the blockscale dialect holds every format and shape")
     transposed = _TRANSPOSED.get(config.get("model_type", ""), ())
     choices = {
         name: _choose_one(stored, default, rules, dialect, transposed)

@@ -175,6 +175,7 @@ def _assemble(
         up_bias=fused.up_bias,
         down_bias=fused.down_bias,
         x_format=x_format,
+        stacked=fused.stacked,
     )
 
 

@@ -95,7 +95,7 @@ class QuantizeOnLoad(ConversionOps):
                 weight = getattr(fused, role).contiguous()
                 parts[role] = quantize(weight, format, scale=self.scale)
             setattr(layer, leaf, waiting)
-        if len(parts) < 3 or any(b is not None and b.is_meta for b in fused[4:]):
+        if len(parts) < 3 or any(b is not None and b.is_meta for b in _biases(fused)):
             return None
         del self.quantized[path]
         return Experts.from_qtensors(
@@ -105,6 +105,7 @@ class QuantizeOnLoad(ConversionOps):
             up_bias=fused.up_bias,
             down_bias=fused.down_bias,
             x_format=self.x_format,
+            stacked=fused.stacked,
         ).train(layer.training)
 
 
@@ -128,6 +129,10 @@ def _choose(
         else:
             chosen[names[0]] = decision
     return chosen
+
+
+def _biases(fused: FusedExperts) -> tuple[Tensor | None, ...]:
+    return fused.gate_bias, fused.up_bias, fused.down_bias
 
 
 def _fused(layer: nn.Module) -> FusedExperts:
