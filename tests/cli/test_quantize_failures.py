@@ -18,7 +18,10 @@ from cli.quantizing import failing, quantised, run
         (["--format", "nvpf4"], "did you mean 'nvfp4'"),
         (["--format", "kbit4", "--scale", "floor"], "scale='floor' does not apply to kbit4"),
         (["--format", "kbit4", "--dialect", "modelopt"], "hold nvfp4 and mxfp8, not kbit4"),
-        (["--format", "nvfp4", "--dialect", "gguf"], "unknown dialect 'gguf'"),
+        (
+            ["--format", "nvfp4", "--dialect", "gguf"],
+            "--dialect gguf: use one of compressed-tensors",
+        ),
         (["--format", "nvfp4", "--layers", "down_proj"], "expected PATTERN=FORMAT"),
         (["--format", "nvfp4", "--layers", "*.nothing=mxfp4"], "no tensor has such a name"),
         (["--format", "nvfp4", "--layers", "*=keep"], "none of its 18 tensors would be quantised"),
