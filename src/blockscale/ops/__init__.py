@@ -14,7 +14,7 @@ from blockscale.ops.library import (
 )
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
-from blockscale.ops.plan import Plan, make_plan
+from blockscale.ops.plan import Plan, make_plan, why_copied
 from blockscale.ops.quantize import repack
 from blockscale.ops.quick import keep_quick_call, run_quickly
 from blockscale.ops.tuning.report import Tuning
@@ -65,4 +65,5 @@ __all__ = [
     "run_quickly",
     "source_hash",
     "tune",
+    "why_copied",
 ]
