@@ -141,9 +141,9 @@ def test_a_damaged_finished_file_is_made_again(uninterrupted, tmp_path, monkeypa
 def test_other_settings_do_not_resume(uninterrupted, tmp_path, monkeypatch):
     source, wanted = uninterrupted
     interrupt(source, tmp_path / "out", monkeypatch)
-    other = Settings(bs.MXFP4, scale="mse", shard_size=10_000)
+    other = Settings(bs.MXFP4, scale="absmax", shard_size=10_000)
     with pytest.raises(
-        ValueError, match=r"otherwise \(settings: scale was 'absmax' and is 'mse'\)"
+        ValueError, match=r"otherwise \(settings: scale was 'mse' and is 'absmax'\)"
     ):
         run_plan(plan_conversion(source, other), tmp_path / "out")
     run_plan(plan_conversion(source, SETTINGS), tmp_path / "out")

@@ -83,8 +83,9 @@ def test_fused_projections_share_scale_and_importance(model, tmp_path):
 
 def test_nothing_is_run_where_nothing_is_searched(model, tmp_path, monkeypatch):
     monkeypatch.setattr(option, "measure_checkpoint", lambda *args: pytest.fail("it was run"))
-    assert "weigh" not in run(model, tmp_path / "a", "--format", "kbit4").output
-    assert "weigh" not in run(model, tmp_path / "b", *MSE, "--importance", "none").output
+    plain = ("--format", "kbit4", "--scale", "absmax")
+    assert "weighed" not in run(model, tmp_path / "a", *plain).output
+    assert "weighed" not in run(model, tmp_path / "b", *MSE, "--importance", "none").output
 
 
 def test_why_a_model_is_not_run_is_said(model, checkpoint, tmp_path, monkeypatch):
@@ -184,7 +185,9 @@ def test_experts_take_their_own_part():
     [
         ({"model.layers.7.mlp.down_proj": torch.ones(96)}, "'model.layers.7.mlp.down_proj', and"),
         ({DOWN: torch.ones(95)}, "must be [96], got [95]"),
-        ({DOWN: torch.full((96,), -1.0)}, "has negative numbers"),
+        ({DOWN: torch.full((96,), -1.0)}, f"importance of {DOWN} has negative numbers"),
+        ({DOWN: torch.full((96,), float("nan"))}, f"importance of {DOWN} has NaN or Inf"),
+        ({DOWN: torch.full((96,), float("inf"))}, f"importance of {DOWN} has NaN or Inf"),
         ({DOWN: torch.ones(96, dtype=torch.int32)}, "must be numbers [k]"),
     ],
 )
@@ -202,7 +205,7 @@ def test_a_file_that_does_not_fit_is_refused(
     ("options", "message"),
     [
         ((*MSE, "--importance", "missing"), "no such file; auto and none are no files"),
-        (("--format", "kbit4", "--importance", "x"), "it needs --scale mse, not absmax"),
+        ((*MSE[:-1], "absmax", "--importance", "x"), "it needs --scale mse, not absmax"),
         ((*MSE, "--importance", "none", "--save-importance", "x"), "there is none to save"),
         ((*MSE, "--save-importance", "x"), "names no causal language model"),
         ((*MSE, "--save-importance", "no/where"), "no is no folder"),

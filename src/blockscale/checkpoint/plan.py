@@ -11,22 +11,22 @@ from typing import Any
 import torch
 
 from blockscale.checkpoint.checkpoint import Checkpoint
+from blockscale.checkpoint.contents import contents_of
 from blockscale.checkpoint.dialects import (
-    Contents,
     Description,
     WritableDialect,
     default_dialect,
     writable,
 )
 from blockscale.checkpoint.dialects.blockscale import NAME as BLOCKSCALE
-from blockscale.checkpoint.fused import check_shared, fused_groups
 from blockscale.checkpoint.orientation import as_weights, as_written
 from blockscale.checkpoint.save import SHARD_SIZE
-from blockscale.checkpoint.select import KEEP, Choice, Rule, choose
+from blockscale.checkpoint.select import KEEP, Choice, Rule, choose, kept_by_reason
 from blockscale.checkpoint.shards import Outline, Shard, plan_shards
 from blockscale.checkpoint.stored import Stored, module_of, outline
 from blockscale.formats import Format
 from blockscale.formats import format as find_format
+from blockscale.nn.projections import check_shared, fused_groups
 from blockscale.numerics import check_rule
 from blockscale.tensor import QTensor
 
@@ -37,7 +37,7 @@ class Settings:
 
     format: Format
     rules: tuple[Rule, ...] = ()
-    scale: str = "absmax"
+    scale: str = "mse"
     dialect: str | None = None
     shard_size: int = SHARD_SIZE
 
@@ -62,6 +62,7 @@ class Unit:
     members: tuple[Stored, ...]
     format: Format | None
     outlines: Mapping[str, Outline]  # what is written for them
+    as_it_is: bool  # copied without a look
 
     @property
     def nbytes(self) -> int:
@@ -89,14 +90,12 @@ class Plan:
     def describe(self) -> Description:
         tensors = self.checkpoint.tensors
         formats = {name: c.format for name, c in self.choices.items() if c.format is not None}
-        plain = [n for n, c in self.choices.items() if c.format is None and not c.dropped]
-        kept = [
-            module_of(name)
-            for name in plain
-            if name.endswith(".weight") and len(tensors[name].shape) == 2
-        ]
-        static = frozenset(module_of(name) for name in plain if name.endswith(".input_scale"))
-        return self.writer.describe(Contents(formats, kept, static))
+        plain = {
+            name: tensors[name].shape
+            for name, choice in self.choices.items()
+            if choice.format is None and not choice.dropped
+        }
+        return self.writer.describe(contents_of(formats, plain))
 
 
 def plan_conversion(source: str | Path, settings: Settings) -> Plan:
@@ -115,7 +114,8 @@ def plan_conversion(source: str | Path, settings: Settings) -> Plan:
     writer, choices = writable(dialect), choose_for(dialect)
     quantized = {name for name, choice in choices.items() if choice.format is not None}
     if not quantized:
-        raise ValueError(f"{source}: none of its {len(choices)} tensors would be quantised")
+        listed = "".join(f"\n  {line}" for line in kept_by_reason(choices))
+        raise ValueError(f"{source}: none of its {len(choices)} tensors would be quantised{listed}")
     checkpoint.tensors = as_written(checkpoint.tensors, weights, quantized)
     units = _units(checkpoint, choices, writer)
     shards = plan_shards([unit.outlines for unit in units], settings.shard_size)
@@ -179,7 +179,8 @@ def _units(
     for group in sorted(groups, key=lambda group: position[group[0]]):
         members = tuple(checkpoint.tensors[name] for name in group)
         format = choices[group[0]].format
-        unit = Unit(members, format, _outlines(members, format, writer))
+        as_it_is = all(choices[name].as_it_is for name in group)
+        unit = Unit(members, format, _outlines(members, format, writer), as_it_is)
         if written & unit.outlines.keys():
             raise ValueError(f"two tensors would be written as {written & unit.outlines.keys()}")
         written |= unit.outlines.keys()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-_MOST_NAMES = 4  # of the tensors kept for one reason
+_INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
 
 
 def quantize(
@@ -50,17 +50,19 @@ def quantize(
         list[str] | None,
         typer.Option(
             metavar="PATTERN=FORMAT",
-            help="Another format, or 'keep', for names like '*.down_proj'; repeat as needed.",
+            help="Another format, or 'keep', for names like '*.down_proj'; repeat as needed: the "
+            "first that matches a name counts.",
             autocompletion=complete_recipe,
         ),
     ] = None,
     scale: Annotated[
         str,
         typer.Option(
-            help="How block scales are chosen; 'mse' searches.",
+            help="How block scales are chosen: 'mse' searches the least error, 'absmax' takes each "
+            "block's largest value.",
             autocompletion=complete(SCALE_RULES),
         ),
-    ] = "absmax",
+    ] = "mse",
     dialect: Annotated[
         str | None,
         typer.Option(
@@ -73,7 +75,7 @@ def quantize(
         str,
         typer.Option(
             metavar="auto|none|FILE",
-            help="What errors cost by column, with --scale mse. auto: language models are run once "
+            help="What errors cost by column, for --scale mse. auto: language models are run once "
             "on random token ids, to measure it; FILE: safetensors, numbers [k] by layer.",
             autocompletion=complete((AUTO, "none")),
         ),
@@ -92,8 +94,8 @@ def quantize(
 ) -> None:
     """Quantise a checkpoint, tensor by tensor.
 
-    The model is built only to measure the importance of columns, by --importance auto with --scale
-    mse; otherwise memory is bounded by the largest tensors.
+    A language model is built once and run on random token ids, to measure what errors cost in each
+    column; --importance none leaves that out, and memory is bounded by the largest tensors.
 
     The work is done in TARGET.partial, which becomes TARGET at the end. If it is interrupted, the
     same command goes on where it stopped. Sources that are quantised already are converted, without
@@ -113,7 +115,13 @@ def quantize(
     for line in _summary(plan):
         out.say(line)
     measured = find_source(plan, importance, device, save_importance, out.say)
-    _run(plan, target, out, measured)
+    try:
+        _run(plan, target, out, measured)
+    except KeyboardInterrupt:
+        kept = target.with_name(f"{target.name}.partial")
+        state = f"finished files are kept in {kept}" if kept.exists() else "no file was finished"
+        out.say(f"interrupted: {state}; the same command goes on from there")
+        raise typer.Exit(_INTERRUPTED) from None
     facts = _facts(plan, source, target, measured)
     files = "1 file" if facts["files"] == 1 else f"{facts['files']} files"
     out.report(facts, f"wrote {target}: {facts['bytes'] / 1e9:.3f} GB in {files}")
@@ -129,21 +137,15 @@ def parse_size(text: str) -> int:
 
 def _summary(plan: Plan) -> list[str]:
     """What will be done, and what will not, with the reasons."""
+    from blockscale.checkpoint import kept_by_reason
+
     counts = Counter(str(choice.format) for choice in plan.choices.values() if choice.format)
     chosen = ", ".join(f"{count} to {format}" for format, count in counts.items())
     before = sum(unit.nbytes for unit in plan.units)
     lines = [
         f"{len(plan.choices)} tensors, {before / 1e9:.3f} GB: {chosen}, in {plan.writer.NAME} files"
     ]
-    reasons: dict[str, list[str]] = {}
-    for name, choice in plan.choices.items():
-        if choice.reason:
-            label = "dropped" if choice.dropped else "kept"
-            reasons.setdefault(f"{label}, {choice.reason}", []).append(name)
-    for reason, names in reasons.items():
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        lines.append(f"{reason}: {', '.join(names[:_MOST_NAMES])}{more}")
-    return lines
+    return lines + kept_by_reason(plan.choices)
 
 
 def _facts(
@@ -161,7 +163,7 @@ def _facts(
         "files": len(plan.shards),
         "quantised": {name: str(each.format) for name, each in chosen.items() if each.format},
         "kept": {
-            name: each.reason or None
+            name: each.reason
             for name, each in chosen.items()
             if not each.format and not each.dropped
         },
@@ -180,11 +182,16 @@ def _run(plan: Plan, target: Path, out: Output, importance: ImportanceSource | N
         TimeRemainingColumn(),
     )
     tensors = sum(len(unit.members) for unit in plan.units)
-    with out.progress(*columns) as bar:
-        total = sum(unit.nbytes for unit in plan.units)
-        task = bar.add_task("", total=total, tensors=0, all=tensors)
+    bar = out.progress(*columns)
+    total = sum(unit.nbytes for unit in plan.units)
+    task = bar.add_task("", total=total, start=False, tensors=0, all=tensors)
 
-        def progress(size: int, count: int) -> None:
-            bar.update(task, advance=size, tensors=bar.tasks[task].fields["tensors"] + count)
+    def progress(size: int, count: int) -> None:
+        bar.start()  # not before: while importance is measured, that has a bar of its own
+        bar.start_task(task)
+        bar.update(task, advance=size, tensors=bar.tasks[task].fields["tensors"] + count)
 
+    try:
         run_plan(plan, target, progress, importance)
+    finally:
+        bar.stop()

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from blockscale.formats import Format
+from blockscale.formats import format as find_format
 from blockscale.nn.fused import read_fused
 from blockscale.nn.packed import PackedModule, as_parameter, blank, known_x_format
+from blockscale.nn.projections import quantize_sharing
 from blockscale.nn.routing import (
     experts_of_stacked,
     gather_rows,
@@ -15,7 +17,7 @@ from blockscale.nn.routing import (
     sum_of_experts,
 )
 from blockscale.numerics import Activation, parse_activation
-from blockscale.tensor import QTensor, grouped_gated_matmul, grouped_matmul, quantize
+from blockscale.tensor import QTensor, grouped_gated_matmul, grouped_matmul
 
 _WEIGHTS = ("gate", "up", "down")
 
@@ -114,10 +116,9 @@ class Experts(PackedModule):
         fused = read_fused(module)
         if isinstance(fused, str):
             raise TypeError(f"Experts.from_fused: {fused}")
-        gate, up, down = (
-            quantize(weight.contiguous(), format, scale=scale)
-            for weight in (fused.gate, fused.up, fused.down)
-        )
+        format = find_format(format)
+        gate, up = quantize_sharing((fused.gate, fused.up), format, scale)
+        (down,) = quantize_sharing((fused.down,), format, scale)
         return cls.from_qtensors(
             gate,
             up,
