@@ -19,14 +19,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from blockscale.models import (
-    Generation,
     Quality,
     Recipe,
+    Speed,
     emulates_bfloat16,
+    encode,
     generate,
     judge,
     load_model,
     load_tokenizer,
+    race,
     tokenize,
 )
 from blockscale.nn import measure_importance
@@ -46,6 +48,7 @@ def main() -> None:
         "--minutes", type=float, default=5.0, help="for predicting: a slow machine takes less text"
     )
     parser.add_argument("--max-tokens", type=int, default=48, help="of each answer")
+    parser.add_argument("--rounds", type=int, default=6, help="of timing, all models in each")
     parser.add_argument("--prompt", default="What is a quantised neural network?")
     parser.add_argument("--folder", type=Path, default=Path("build"), help="where models are kept")
     parser.add_argument("--train", action="store_true", help="use a model that is trained here")
@@ -67,11 +70,12 @@ def main() -> None:
         console.print("this CPU emulates bfloat16: the unquantised model computes in float32")
     console.print()
 
-    answers = _answer(models, tokenizer, arguments.prompt, arguments.max_tokens, console)
+    _answer(models, tokenizer, arguments.prompt, arguments.max_tokens, console)
+    speeds = race(models, encode(tokenizer, arguments.prompt, chat=True), rounds=arguments.rounds)
     ids = _affordable(ids, original, len(models), arguments.minutes, console)
     qualities = _judge(models, ids, name, console)
-    console.print(_table(qualities, answers))
-    draw(qualities, answers, f"{title} on {describe_device(device)}", arguments.out)
+    console.print(_table(qualities, speeds))
+    draw(qualities, speeds, f"{title} on {describe_device(device)}", arguments.out)
     console.print(f"picture: {arguments.out}")
 
 
@@ -83,23 +87,14 @@ def _model(arguments: argparse.Namespace, console: Console) -> tuple[Path, str]:
     return trained(arguments.folder / "trained", console), "a small trained model"
 
 
-def _answer(
-    models: dict, tokenizer, prompt: str, max_tokens: int, console: Console
-) -> dict[str, Generation]:
-    """What each model writes. Before its time is taken it packs weights and wakes threads; on a GPU
-    it writes the whole answer, since kernels are loaded as lengths first need them."""
+def _answer(models: dict, tokenizer, prompt: str, max_tokens: int, console: Console) -> None:
+    """What each model writes."""
     console.print(f"[bold]{prompt}")
-    answers = {}
     for name, model in models.items():
-        generate(model, tokenizer, prompt, max_tokens if model.device.type == "cuda" else 2)
-        answers[name] = generate(model, tokenizer, prompt, max_tokens)
-        text = " ".join(answers[name].text.split())
-        console.print(
-            f"[bold]{name:9s}[/] {answers[name].tokens_per_second:6.1f} tokens/s  ", end=""
-        )
-        console.print(text, markup=False)
+        answer = generate(model, tokenizer, prompt, max_tokens)
+        console.print(f"[bold]{name:9s}[/] ", end="")
+        console.print(" ".join(answer.text.split()), markup=False)
     console.print()
-    return answers
 
 
 def _affordable(
@@ -140,11 +135,12 @@ def _judge(models: dict, ids: torch.Tensor, reference: str, console: Console) ->
         )
 
 
-def _table(qualities: list[Quality], answers: dict[str, Generation]) -> Table:
+def _table(qualities: list[Quality], speeds: dict[str, Speed]) -> Table:
     base = qualities[0]
     table = Table(
         title=f"perplexity over {base.tokens:,} tokens of Python's language reference",
         title_justify="left",
+        caption_justify="left",
         box=SIMPLE,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -153,20 +149,25 @@ def _table(qualities: list[Quality], answers: dict[str, Generation]) -> Table:
     for heading in ("bits/weight", "MB", "perplexity", "ratio", "tokens/s", "speed"):
         table.add_column(heading, justify="right", no_wrap=True)
     for quality in qualities:
-        speed = answers[quality.name].tokens_per_second
+        speed, reference = speeds[quality.name], speeds[base.name]
+        noise = quality is not base and not speed.differs(reference)
         table.add_row(
             quality.name,
             f"{quality.bits_per_weight:.2f}",
             f"{quality.bytes / 1e6:.1f}",
             f"{quality.perplexity:.2f} ± {quality.perplexity_error:.2f}",
             f"{quality.ratio:.3f} ± {quality.ratio_error:.3f}",
-            f"{speed:.1f}",
-            f"{speed / answers[base.name].tokens_per_second:.2f}x",
+            f"{speed.tokens_per_second:.1f}",
+            f"{'~ ' if noise else ''}{speed.ratio(reference):.2f}x",
         )
+    table.caption = (
+        f"tokens/s and speed: medians of {len(speeds[base.name].samples)} rounds in turn; ~ is "
+        "within the noise: rounds disagree about which is faster"
+    )
     return table
 
 
-def draw(qualities: list[Quality], answers: dict[str, Generation], title: str, path: Path) -> None:
+def draw(qualities: list[Quality], speeds: dict[str, Speed], title: str, path: Path) -> None:
     """Three bars for each model: size, perplexity, speed."""
     import matplotlib
 
@@ -187,8 +188,10 @@ def draw(qualities: list[Quality], answers: dict[str, Generation], title: str, p
         errors=[q.perplexity * q.ratio_error / q.ratio for q in qualities],
         most=2 * base.perplexity,
     )
-    rates = [answers[name].tokens_per_second for name in names]
-    _bars(speed, names, rates, "{:.1f}", "tokens a second (more is better)")
+    rates = [speeds[name].tokens_per_second for name in names]
+    spread = [(max(speeds[name].samples) - min(speeds[name].samples)) / 2 for name in names]
+    title_of_rates = "tokens a second (more is better)"
+    _bars(speed, names, rates, "{:.1f}", title_of_rates, errors=spread)
     size.invert_yaxis()
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     figure.tight_layout(rect=(0, 0, 1, 0.98))

@@ -1,7 +1,7 @@
 """Whole language models: load them, quantise copies of them, let them write, and judge them."""
 
 from blockscale.models.decoded import decode_
-from blockscale.models.generate import Generation, generate
+from blockscale.models.generate import Generation, encode, generate
 from blockscale.models.importance import (
     device_with_room,
     measure_checkpoint,
@@ -13,6 +13,7 @@ from blockscale.models.load import import_transformers, load_model, load_tokeniz
 from blockscale.models.precision import best_dtype, parse_dtype
 from blockscale.models.recipe import Recipe
 from blockscale.models.size import bits_per_weight, is_quantized, model_bytes, peak_memory
+from blockscale.models.speed import Speed, race, take_turns
 from blockscale.models.text import python_reference, tokenize
 from blockscale.runtime import emulates_bfloat16
 
@@ -21,12 +22,14 @@ __all__ = [
     "Quality",
     "Recipe",
     "Score",
+    "Speed",
     "best_dtype",
     "bits_per_weight",
     "compare",
     "decode_",
     "device_with_room",
     "emulates_bfloat16",
+    "encode",
     "generate",
     "import_transformers",
     "is_quantized",
@@ -38,7 +41,9 @@ __all__ = [
     "parse_dtype",
     "peak_memory",
     "python_reference",
+    "race",
     "standard_error",
+    "take_turns",
     "tokenize",
     "why_not_measurable",
     "windows",
