@@ -10,7 +10,6 @@ import torch
 
 import blockscale as bs
 from blockscale.kernels.prepared import fragments
-from blockscale.runtime import torch_private
 from blockscale.runtime.cuda import functions
 from quick_machine import (
     LOADED,
@@ -110,7 +109,7 @@ def test_interruptions_are_not_lost(machine, q, monkeypatch):
             raise KeyboardInterrupt
         return 7
 
-    monkeypatch.setattr(torch_private, "raw_stream", stream)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", stream, raising=False)
     machine.plan(q, x)
     settle(x, q)
     interrupted.append(True)

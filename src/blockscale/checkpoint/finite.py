@@ -9,13 +9,12 @@ from blockscale.layouts import canonical
 from blockscale.tensor import QTensor
 
 
-class NonFiniteError(ValueError):
-    """The weights themselves are at fault: the same command will fail again."""
-
-
-def check_finite(name: str, value: QTensor | Tensor, remedy: str) -> None:
+def check_finite(name: str, value: QTensor | Tensor) -> None:
     if not (_is_finite(value) if isinstance(value, QTensor) else bool(value.isfinite().all())):
-        raise NonFiniteError(f"{name} holds NaN or Inf: {remedy}")
+        raise ValueError(
+            f"{name} holds NaN or Inf: repair the source, or keep this tensor as it is with "
+            f"--layers '{name}=keep'"
+        )
 
 
 def _is_finite(q: QTensor) -> bool:

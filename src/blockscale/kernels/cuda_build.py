@@ -53,15 +53,12 @@ def _specialised(
 
 
 def builds(problem: Problem, config: Config | None = None) -> list[Build]:
-    """For the table a format is born with, frozen; then for any table, where that is another."""
+    """For the table a format is born with; others compile at their first use."""
     format = problem.w_kind.format
     table = format.codebook
     mirrored = all(low == -high for low, high in zip(table, reversed(table), strict=True))
-    kinds = (
-        [True] if not table or format.element.bits < 4 else [True, False] if mirrored else [False]
-    )
-    chosen = config or stream_configs(problem)[0]
-    return [stream_build(problem, chosen, symmetric) for symmetric in kinds]
+    symmetric = mirrored or format.element.bits < 4
+    return [stream_build(problem, config or stream_configs(problem)[0], symmetric)]
 
 
 def instructions(build: Build) -> tuple[str, ...]:

@@ -15,13 +15,7 @@ from torch import Tensor
 from blockscale.ops.choose import choose
 from blockscale.ops.plan import Plan
 from blockscale.ops.unobserved import QUESTIONS
-from blockscale.runtime import (
-    CHECKS,
-    ask_deterministic,
-    is_deterministic,
-    load_quick_call,
-    torch_private,
-)
+from blockscale.runtime import CHECKS, ask_deterministic, is_deterministic, load_quick_call
 
 _extension: Any = load_quick_call()
 _MOST = 16  # kept with a weight, and looked through one by one
@@ -68,8 +62,6 @@ def keep_quick_call(
         **facts,
         key=key,
         kept=plan,
-        weights=plan.tensors,
-        addresses=plan.addresses,
         x=x,
         bias=biases[0],
         up_bias=biases[1] if len(biases) > 1 else None,
@@ -77,13 +69,13 @@ def keep_quick_call(
         up=up,
         activation=activation,
         questions=(
-            *(QUESTIONS or ()),
+            *QUESTIONS,
             *(() if group_sizes is None else ((_extension.is_on, (CHECKS,), False),)),
             (ask_deterministic, (), is_deterministic()),
-            (torch_private.current_device, (), index),
+            (torch._C._cuda_getDevice, (), index),
             (choose, (plan.problem,), plan.choice),
         ),
-        stream=torch_private.raw_stream,
+        stream=torch._C._cuda_getCurrentRawStream,
         stream_arguments=(index,),
         empty=torch.empty_like,
         empty_arguments=(like,),
