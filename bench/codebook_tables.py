@@ -17,7 +17,7 @@ from torch import Tensor
 from blockscale.formats import CATALOGUE, NormalFloat, normal_float
 from blockscale.tensor import quantize
 
-SHAPE = (1024, 256)
+SHAPE = (512, 256)
 DATA: dict[str, Callable[[np.random.RandomState], np.ndarray]] = {
     "Gaussian": lambda draws: draws.standard_normal(SHAPE),
     "Student-t(5)": lambda draws: draws.standard_t(5, SHAPE),

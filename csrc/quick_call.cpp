@@ -21,8 +21,9 @@
 
 namespace {
 
-constexpr int kVersion = 3;  // that runtime/quick_call.py asks for
+constexpr int kVersion = 4;  // that runtime/quick_call.py asks for
 constexpr int kMostDimensions = 8;
+constexpr int kMostWeightTensors = 8;  // codes, scales, tensor scales and tables of gate and up
 constexpr Py_ssize_t kMostArgumentBytes = 4096;  // that a kernel takes
 constexpr int64_t kCopied = 16;                  // bytes of x that the kernel copies at a time
 
@@ -37,7 +38,7 @@ struct Kind {
 struct View {
   char *data;
   Kind kind;
-  int64_t *shape, *strides;  // the tensor's own: to be read before anything else runs
+  int64_t *shape, *strides;  // the tensor's own: to be read before anything else runs; strides may be null
   uint64_t byte_offset;
 };
 
@@ -63,7 +64,7 @@ using Launch = int (*)(const LaunchConfig *config, void *function, void **parame
 
 int (*view_of)(void *tensor, View *view) = nullptr;
 PyObject *tensor_type = nullptr, *parameter_type = nullptr, *is_grad_enabled = nullptr;
-PyObject *requires_grad_name = nullptr, *version_name = nullptr;
+PyObject *requires_grad_name = nullptr, *version_name = nullptr, *is_neg_name = nullptr;
 PyTypeObject *quick_call_type = nullptr;
 
 // A tensor of some kind and shape.
@@ -101,7 +102,9 @@ struct QuickCall {
   Py_ssize_t x_at, x_stride_at, out_at;
   PyObject *x_map;                     // (address, stride) -> bytes, which come first; or None
   PyObject *config, *attributes;       // bytes
-  PyObject *counted;                   // weights, whose versions have this sum:
+  PyObject *weights;                   // tensors, which must be at these addresses:
+  const char *addresses[kMostWeightTensors];
+  PyObject *counted;                   // of these, those that were promised to be counted; their versions' sum:
   long long version;
   PyObject *questions;                 // (callable, arguments, answer), each
   PyObject *stream, *stream_arguments;
@@ -116,7 +119,7 @@ struct QuickCall {
 constexpr PyObject *QuickCall::*kHeld[] = {
     &QuickCall::key,    &QuickCall::kept,      &QuickCall::up,     &QuickCall::activation,
     &QuickCall::arguments, &QuickCall::x_map,  &QuickCall::config, &QuickCall::attributes,
-    &QuickCall::counted, &QuickCall::questions, &QuickCall::stream, &QuickCall::stream_arguments,
+    &QuickCall::weights, &QuickCall::counted, &QuickCall::questions, &QuickCall::stream, &QuickCall::stream_arguments,
     &QuickCall::empty,  &QuickCall::empty_arguments};
 
 // Frees at the end of a scope.
@@ -147,7 +150,9 @@ bool is_plain(PyObject *tensor) {
   return type == tensor_type || type == parameter_type;
 }
 
+// Without strides a tensor is contiguous: DLPack's way to say so.
 bool is_contiguous(const View &seen) {
+  if (!seen.strides) return true;
   int64_t stride = 1;
   for (int d = seen.kind.dimensions - 1; d >= 0; --d) {
     if (seen.shape[d] != 1 && seen.strides[d] != stride) return false;
@@ -161,7 +166,12 @@ bool is_contiguous(const View &seen) {
 // Tensor.reshape.
 bool row_stride(const View &seen, int64_t *stride) {
   const int last = seen.kind.dimensions - 1;
-  if (last < 0 || seen.strides[last] != 1) return false;
+  if (last < 0) return false;
+  if (!seen.strides) {
+    *stride = seen.shape[last];
+    return true;
+  }
+  if (seen.strides[last] != 1) return false;
   if (last == 1) {
     *stride = seen.strides[0];
     return true;
@@ -205,6 +215,16 @@ Answer needs_gradient(const Operands &given) {
   return Answer::kNo;
 }
 
+// Whether numbers stand in memory with the other sign, which DLPack does not say.
+Answer is_negated(const Operands &given) {
+  for (PyObject *tensor : {given.x, given.others[kBias], given.others[kUpBias]}) {
+    if (tensor == Py_None) continue;
+    const Answer of_one = truth(PyObject_CallMethodObjArgs(tensor, is_neg_name, nullptr));
+    if (of_one != Answer::kNo) return of_one;
+  }
+  return Answer::kNo;
+}
+
 // Whether everything that was asked when the call was made is answered as it was. Answers are singletons.
 Answer still_holds(const QuickCall *call) {
   const Py_ssize_t count = PyTuple_Size(call->questions);
@@ -219,7 +239,17 @@ Answer still_holds(const QuickCall *call) {
   return Answer::kYes;
 }
 
-// Whether torch has left the weights as they were.
+// Whether the weights are where they were: torch can give a tensor other memory.
+bool weights_are_in_place(const QuickCall *call) {
+  const Py_ssize_t count = PyTuple_Size(call->weights);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    View seen;
+    if (!look(PyTuple_GetItem(call->weights, i), &seen) || seen.data != call->addresses[i]) return false;
+  }
+  return true;
+}
+
+// Whether torch has left those weights as they were whose changes it counts.
 Answer weights_are_unchanged(const QuickCall *call) {
   long long version = 0;
   const Py_ssize_t count = PyTuple_Size(call->counted);
@@ -283,8 +313,9 @@ PyObject *attempt(const QuickCall *call, const Operands &given) {
       return nullptr;
   }
   // From here on Python may run, and only the tensors' addresses are used.
-  if (needs_gradient(given) != Answer::kNo) return nullptr;
+  if (needs_gradient(given) != Answer::kNo || is_negated(given) != Answer::kNo) return nullptr;
   if (still_holds(call) != Answer::kYes || weights_are_unchanged(call) != Answer::kYes) return nullptr;
+  if (!weights_are_in_place(call)) return nullptr;
 
   alignas(64) char arguments[kMostArgumentBytes];
   std::memcpy(arguments, PyBytes_AsString(call->arguments), PyBytes_Size(call->arguments));
@@ -355,6 +386,27 @@ bool describe(PyObject *tensor, Facts *facts) {
   return true;
 }
 
+// Where each tensor of the weights was when the call was planned.
+bool read_addresses(PyObject *addresses, QuickCall *call) {
+  const Py_ssize_t count = PyTuple_Size(call->weights);
+  if (count > kMostWeightTensors || PyTuple_Size(addresses) != count) {
+    PyErr_SetString(PyExc_ValueError, "weights: up to 8 tensors, with an address each");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!is_plain(PyTuple_GetItem(call->weights, i))) {
+      PyErr_SetString(PyExc_TypeError, "weights that are no plain tensors");
+      return false;
+    }
+    call->addresses[i] = static_cast<const char *>(PyLong_AsVoidPtr(PyTuple_GetItem(addresses, i)));
+    if (!call->addresses[i]) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "weights without memory");
+      return false;
+    }
+  }
+  return true;
+}
+
 bool are_questions(PyObject *questions) {
   for (Py_ssize_t i = 0; i < PyTuple_Size(questions); ++i) {
     PyObject *question = PyTuple_GetItem(questions, i);
@@ -377,24 +429,24 @@ PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *nam
   static const char *names[] = {
       "key", "kept", "x", "bias", "up_bias", "group_sizes", "up", "activation", "arguments", "x_at",
       "x_stride_at", "out_at", "bias_at", "up_bias_at", "group_sizes_at", "x_map", "launch", "function",
-      "config", "attributes", "counted", "version", "questions", "stream", "stream_arguments",
+      "config", "attributes", "weights", "addresses", "counted", "version", "questions", "stream", "stream_arguments",
       "empty", "empty_arguments", nullptr};
   QuickCall told = {};  // nothing is held yet
-  PyObject *x, *others[kOthers];
+  PyObject *x, *others[kOthers], *addresses;
   unsigned long long entry, function;
   if (!PyArg_ParseTupleAndKeywords(
-          positional, named, "OOOOOOOOSnnnnnnOKKSSO!LO!OO!OO!", const_cast<char **>(names), &told.key, &told.kept,
+          positional, named, "OOOOOOOOSnnnnnnOKKSSO!O!O!LO!OO!OO!", const_cast<char **>(names), &told.key, &told.kept,
           &x, &others[kBias], &others[kUpBias], &others[kGroupSizes], &told.up, &told.activation,
           &told.arguments, &told.x_at, &told.x_stride_at, &told.out_at, &told.others[kBias].at,
           &told.others[kUpBias].at, &told.others[kGroupSizes].at, &told.x_map, &entry, &function, &told.config,
-          &told.attributes, &PyTuple_Type, &told.counted, &told.version, &PyTuple_Type, &told.questions,
+          &told.attributes, &PyTuple_Type, &told.weights, &PyTuple_Type, &addresses, &PyTuple_Type, &told.counted, &told.version, &PyTuple_Type, &told.questions,
           &told.stream, &PyTuple_Type, &told.stream_arguments, &told.empty, &PyTuple_Type,
           &told.empty_arguments)) {
     return nullptr;
   }
   told.launch = reinterpret_cast<Launch>(static_cast<uintptr_t>(entry));
   told.function = reinterpret_cast<void *>(static_cast<uintptr_t>(function));
-  if (!describe(x, &told.x)) return nullptr;
+  if (!describe(x, &told.x) || !read_addresses(addresses, &told)) return nullptr;
   for (int i = 0; i < kOthers; ++i) {
     told.others[i].present = others[i] != Py_None;
     if (told.others[i].present && !describe(others[i], &told.others[i].facts)) return nullptr;
@@ -504,9 +556,10 @@ PyMODINIT_FUNC PyInit__quick_call() {
   if (!module) return nullptr;
   requires_grad_name = PyUnicode_InternFromString("requires_grad");
   version_name = PyUnicode_InternFromString("_version");
+  is_neg_name = PyUnicode_InternFromString("is_neg");
   PyObject *type = PyType_FromSpec(&spec);
   quick_call_type = reinterpret_cast<PyTypeObject *>(type);
-  if (requires_grad_name && version_name && type && !PyModule_AddIntConstant(module, "VERSION", kVersion)) {
+  if (requires_grad_name && version_name && is_neg_name && type && !PyModule_AddIntConstant(module, "VERSION", kVersion)) {
     Py_IncRef(type);  // one for the module, one for `run`
     if (!PyModule_AddObject(module, "QuickCall", type)) return module;
     Py_DecRef(type);

@@ -20,7 +20,7 @@ from blockscale.ops import plan as plans
 from blockscale.ops import quick
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import load_quick_call
+from blockscale.runtime import load_quick_call, torch_private
 from blockscale.runtime.cuda import functions
 from blockscale.runtime.cuda.driver import LaunchAttribute, LaunchConfig
 from blockscale.tensor import find_plan
@@ -46,10 +46,8 @@ class Machine:
         self.choice = None
         self.size = 0
         self.entry = LAUNCH(self._launch)
-        monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: self.device, raising=False)
-        monkeypatch.setattr(
-            torch._C, "_cuda_getCurrentRawStream", lambda index: self.stream, raising=False
-        )
+        monkeypatch.setattr(torch_private, "current_device", lambda: self.device)
+        monkeypatch.setattr(torch_private, "raw_stream", lambda index: self.stream)
         monkeypatch.setattr(cuda_launch, "function", self._function)
         chosen = lru_cache(maxsize=None)(lambda problem: self.choice)
         self.forget_choices = chosen.cache_clear
@@ -106,10 +104,13 @@ class Machine:
                 if each.wide == wide and (each.cluster or each.splits == 1)
             )
         self.choice = ops.Choice(sm80, config, "by rule")
-        launch = sm80.Launch(problem, config, tuple(as_groups(each.operand) for each in weights))
+        parts = tuple(as_groups(each.operand) for each in weights)
+        frozen = all(each.frozen for each in weights)
+        launch = sm80.Launch(problem, config, parts, frozen)
         launch._device = torch.device("cuda", 0)
         launch._overlaps = True
         self.size = len(launch._template)
+        tensors = tuple(tensor for each in weights for tensor in each.tensors)
         plan = ops.Plan(
             launch=launch,
             choice=plans.choose(problem),
@@ -120,6 +121,8 @@ class Machine:
             out_shape=(*x.shape[:-1], N),
             out_dtype=x.dtype,
             kept=tuple(weights[1:]),
+            tensors=tensors,
+            addresses=tuple(tensor.data_ptr() for tensor in tensors),
         )
         activation = "silu" if gated else None
         q.plans[find_plan.plan_key(x, weights, biases, sizes, activation, None, None)] = plan

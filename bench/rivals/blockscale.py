@@ -35,7 +35,7 @@ class Blockscale(Rival):
 
 @lru_cache(maxsize=1)  # the exact and the int8 product of a format take the same weight
 def _quantize(w: Tensor, format: bs.Format) -> bs.QTensor:
-    return bs.quantize(w, format).prepare()
+    return bs.quantize(w, format).prepare().freeze()  # as modules hold weights
 
 
 @dataclass(frozen=True)

@@ -7,74 +7,32 @@ y = bs.matmul(x, q)              # x @ w.T
 print(bs.explain(x, q))          # which kernel ran, and why
 """
 
-from blockscale import formats, layouts, nn
-from blockscale.checkpoint import load, load_into, save
-from blockscale.formats import (
-    BNB_FP4,
-    BNB_NF4,
-    KBIT2,
-    KBIT3,
-    KBIT4,
-    KBIT5,
-    MXFP4,
-    MXFP6_E2M3,
-    MXFP6_E3M2,
-    MXFP8,
-    MXFP8_E5M2,
-    NVFP4,
-    Format,
-    format,
-)
-from blockscale.nn import quantize_
-from blockscale.numerics import swiglu_oai
-from blockscale.runtime import deterministic
-from blockscale.tensor import (
-    QTensor,
-    explain,
-    fit_codebook,
-    gated_matmul,
-    grouped_gated_matmul,
-    grouped_matmul,
-    linear,
-    matmul,
-    quantize,
-    tune,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BNB_FP4",
-    "BNB_NF4",
-    "KBIT2",
-    "KBIT3",
-    "KBIT4",
-    "KBIT5",
-    "MXFP4",
-    "MXFP6_E2M3",
-    "MXFP6_E3M2",
-    "MXFP8",
-    "MXFP8_E5M2",
-    "NVFP4",
-    "Format",
-    "QTensor",
-    "deterministic",
-    "explain",
-    "fit_codebook",
-    "format",
-    "formats",
-    "gated_matmul",
-    "grouped_gated_matmul",
-    "grouped_matmul",
-    "layouts",
-    "linear",
-    "load",
-    "load_into",
-    "matmul",
-    "nn",
-    "quantize",
-    "quantize_",
-    "save",
-    "swiglu_oai",
-    "tune",
-]
+if TYPE_CHECKING:
+    from blockscale.public import *  # noqa: F403
+    from blockscale.public import __all__ as __all__
+else:
+    # torch takes seconds to import. Whoever asks for the version, for the formats alone or for the
+    # help of a command does without it.
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    def __getattr__(name: str) -> object:
+        """A folder of the library; or a public name, the first of which brings all of them."""
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if find_spec(f"{__name__}.{name}"):
+            return import_module(f"{__name__}.{name}")
+        public = import_module("blockscale.public")
+        globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
+        if name not in globals():
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("blockscale.public").__all__})

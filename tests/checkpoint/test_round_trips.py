@@ -10,6 +10,11 @@ import torch
 import blockscale as bs
 from blockscale.checkpoint import WRITABLE, Checkpoint, load, save
 
+OF_NVFP4 = [
+    name
+    for name, dialect in WRITABLE.items()
+    if dialect.refuses("a.weight", bs.NVFP4, (16, 64)) is None
+]
 PLACES = ["folder", "alone.safetensors"]
 
 
@@ -68,7 +73,7 @@ def test_prepared_tensors_are_written_canonical(tmp_path):
     assert_same(load(tmp_path / "x"), {"a.weight": q})
 
 
-@pytest.mark.parametrize("dialect", WRITABLE)
+@pytest.mark.parametrize("dialect", OF_NVFP4)
 def test_static_input_scales_round_trip(dialect, tmp_path):
     q = bs.quantize(torch.randn(16, 64), bs.NVFP4)
     scale = 1 / torch.tensor(2688 / 3.7)
@@ -98,7 +103,7 @@ def test_dialects_convert_into_one_another_exactly(tmp_path):
     """Through every dialect in turn, NVFP4 keeps its bits, tensor scale included."""
     tensors = {"a.weight": bs.quantize(torch.randn(32, 128), bs.NVFP4, scale="mse")}
     found = tensors
-    for step, dialect in enumerate([*WRITABLE, *reversed(WRITABLE)]):
+    for step, dialect in enumerate([*OF_NVFP4, *reversed(OF_NVFP4)]):
         save(found, tmp_path / str(step), dialect=dialect)
         found = load(tmp_path / str(step))
     assert_same(found, tensors)

@@ -1,11 +1,10 @@
 """`blockscale cache`: what is kept of compiled kernels, and removing it."""
 
-import sys
-
 import pytest
 from typer.testing import CliRunner
 
 from blockscale import cli
+from blockscale.cli import machine
 from blockscale.runtime.cuda import Entry, open_cache
 
 
@@ -69,8 +68,7 @@ def test_doctor_tells_of_it_and_of_the_compiler(folder, monkeypatch):
     assert f"CUDA kernels  {folder}: 4 kernels" in out
     assert "NVRTC         " in out
     assert "CUDA driver   " in out
-    module = sys.modules["blockscale.cli.doctor"]  # its name is the function's
-    monkeypatch.setattr(module, "load_nvrtc", lambda: "no NVRTC: how to get it")
+    monkeypatch.setattr(machine, "load_nvrtc", lambda: "no NVRTC: how to get it")
     monkeypatch.setenv("BLOCKSCALE_CACHE_MB", "0")
     out = CliRunner().invoke(cli.commands, ["doctor"], catch_exceptions=False).output
     assert "NVRTC         no NVRTC: how to get it" in out

@@ -1,5 +1,7 @@
 """`blockscale quantize --importance`: measured, given, kept, and the same after a crash."""
 
+import os
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -9,12 +11,13 @@ from blockscale import models
 from blockscale.checkpoint import (
     ImportanceSource,
     Settings,
+    convert,
     load,
     plan_conversion,
     run_plan,
-    shards,
 )
 from blockscale.checkpoint.importance import importance_of
+from blockscale.checkpoint.journal import JOURNAL
 from blockscale.cli import importance as option
 from blockscale.models import importance as measuring
 from checkpoint.models import bytes_of, llama, write_model
@@ -83,8 +86,9 @@ def test_fused_projections_share_scale_and_importance(model, tmp_path):
 
 def test_nothing_is_run_where_nothing_is_searched(model, tmp_path, monkeypatch):
     monkeypatch.setattr(option, "measure_checkpoint", lambda *args: pytest.fail("it was run"))
-    assert "weigh" not in run(model, tmp_path / "a", "--format", "kbit4").output
-    assert "weigh" not in run(model, tmp_path / "b", *MSE, "--importance", "none").output
+    plain = ("--format", "kbit4", "--scale", "absmax")
+    assert "weighed" not in run(model, tmp_path / "a", *plain).output
+    assert "weighed" not in run(model, tmp_path / "b", *MSE, "--importance", "none").output
 
 
 def test_why_a_model_is_not_run_is_said(model, checkpoint, tmp_path, monkeypatch):
@@ -184,7 +188,9 @@ def test_experts_take_their_own_part():
     [
         ({"model.layers.7.mlp.down_proj": torch.ones(96)}, "'model.layers.7.mlp.down_proj', and"),
         ({DOWN: torch.ones(95)}, "must be [96], got [95]"),
-        ({DOWN: torch.full((96,), -1.0)}, "has negative numbers"),
+        ({DOWN: torch.full((96,), -1.0)}, f"importance of {DOWN} has negative numbers"),
+        ({DOWN: torch.full((96,), float("nan"))}, f"importance of {DOWN} has NaN or Inf"),
+        ({DOWN: torch.full((96,), float("inf"))}, f"importance of {DOWN} has NaN or Inf"),
         ({DOWN: torch.ones(96, dtype=torch.int32)}, "must be numbers [k]"),
     ],
 )
@@ -202,7 +208,7 @@ def test_a_file_that_does_not_fit_is_refused(
     ("options", "message"),
     [
         ((*MSE, "--importance", "missing"), "no such file; auto and none are no files"),
-        (("--format", "kbit4", "--importance", "x"), "it needs --scale mse, not absmax"),
+        ((*MSE[:-1], "absmax", "--importance", "x"), "it needs --scale mse, not absmax"),
         ((*MSE, "--importance", "none", "--save-importance", "x"), "there is none to save"),
         ((*MSE, "--save-importance", "x"), "names no causal language model"),
         ((*MSE, "--save-importance", "no/where"), "no is no folder"),
@@ -221,7 +227,7 @@ class Crash(BaseException):
 
 def test_a_crash_at_any_sync_resumes_with_the_first_importance(checkpoint, tmp_path, monkeypatch):
     """Measured anew it would be another: what the first run measured is kept beside its journal."""
-    fsync, left = shards.os.fsync, 10**9
+    fsync, left = os.fsync, 10**9
     settings = Settings(bs.KBIT4, scale="mse", shard_size=10_000)
 
     def crash(handle):
@@ -236,7 +242,7 @@ def test_a_crash_at_any_sync_resumes_with_the_first_importance(checkpoint, tmp_p
     other = ImportanceSource("measured", lambda: {DOWN: weights.flip(0)})
     run_plan(plan_conversion(checkpoint, settings), tmp_path / "whole", importance=first)
     wanted = bytes_of(tmp_path / "whole")
-    monkeypatch.setattr(shards.os, "fsync", crash)
+    monkeypatch.setattr(os, "fsync", crash)
     resumed = 0
     for stop in range(1000):
         target, left = tmp_path / str(stop), stop
@@ -247,7 +253,7 @@ def test_a_crash_at_any_sync_resumes_with_the_first_importance(checkpoint, tmp_p
         else:
             break
         left = 10**9
-        if not target.exists():
+        if not target.exists() or (target / JOURNAL).exists():
             resumed += kept
             again = other if kept else first
             run_plan(plan_conversion(checkpoint, settings), target, importance=again)
@@ -258,14 +264,13 @@ def test_a_crash_at_any_sync_resumes_with_the_first_importance(checkpoint, tmp_p
 def test_another_importance_does_not_go_on(checkpoint, tmp_path, monkeypatch):
     settings = Settings(bs.KBIT4, scale="mse")
 
-    def fails():
+    def fails(*args):
         raise Crash
 
+    monkeypatch.setattr(convert, "write_shard", fails)
+    one = ImportanceSource("one", lambda: {DOWN: spread(96)})
     with pytest.raises(Crash):
-        run_plan(
-            plan_conversion(checkpoint, settings),
-            tmp_path / "out",
-            importance=ImportanceSource("one", fails),
-        )
+        run_plan(plan_conversion(checkpoint, settings), tmp_path / "out", importance=one)
+    monkeypatch.undo()
     with pytest.raises(ValueError, match="importance: was 'one' and is None"):
         run_plan(plan_conversion(checkpoint, settings), tmp_path / "out")

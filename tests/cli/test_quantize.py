@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from inspect import signature
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from blockscale import cli
 from blockscale.checkpoint import load
 from blockscale.cli.quantize import parse_size
 from checkpoint.models import llama, write_model
-from cli.quantizing import quantised, run
+from cli.quantizing import failing, quantised, run
 
 PROJECTIONS = 14  # of `llama()`
 
@@ -41,8 +42,8 @@ def test_linear_layers_are_quantised_and_the_rest_is_as_it_was(source, tmp_path)
     assert len(quantised(tmp_path / "out")) == PROJECTIONS
     for name, value in found.items():
         if isinstance(value, bs.QTensor):
-            wanted = bs.quantize(before[name], bs.NVFP4, tensor_scale=value.tensor_scale)
-            assert value == wanted
+            scales = {"scale": "mse", "tensor_scale": value.tensor_scale}
+            assert value == bs.quantize(before[name], bs.NVFP4, **scales)
         else:
             assert torch.equal(value, before[name])
     names = {path.name for path in (tmp_path / "out").iterdir()}
@@ -65,7 +66,7 @@ def test_fused_projections_share_a_tensor_scale(source, tmp_path, dialect):
         together = bs.quantize(torch.cat([before[n] for n in names]), bs.NVFP4)
         assert {found[n].tensor_scale.item() for n in names} == {together.tensor_scale.item()}
     alone = "model.layers.0.self_attn.o_proj.weight"
-    assert found[alone] == bs.quantize(before[alone], bs.NVFP4)
+    assert found[alone] == bs.quantize(before[alone], bs.NVFP4, scale="mse")
 
 
 @pytest.mark.parametrize(
@@ -86,12 +87,12 @@ def test_the_default_dialect(source, tmp_path, format, dialect):
     assert formats == {bs.format(format)}
 
 
-def test_layers_take_the_last_pattern_that_matches(source, tmp_path):
+def test_layers_take_the_first_pattern_that_matches(source, tmp_path):
     rules = [
-        "*.down_proj=mxfp8",
-        "lm_head.weight=mxfp6_e2m3",
-        "*.layers.1.*=keep",
         "*.1.*.q_*=mxfp4",
+        "*.layers.1.*=keep",
+        "lm_head.weight=mxfp6_e2m3",
+        "*.down_proj=mxfp8",
     ]
     options = [part for rule in rules for part in ("--layers", rule)]
     out = run(source, tmp_path / "out", "--format", "nvfp4", *options).output
@@ -114,35 +115,66 @@ def test_what_does_not_fit_is_kept_and_said(tmp_path):
         "a.router.weight": torch.randn(2, 64),
         "a.q_norm.weight": torch.randn(4, 64),
         "a.weight": torch.randn(8, 64).to(torch.int32),
+        "a.f64.weight": torch.randn(8, 64).double(),
+        "a.int8.weight": torch.randn(8, 64).to(torch.int8),
+        "a.fp8.weight": torch.randn(8, 64).to(torch.float8_e4m3fn),
+        "a.moe.input_linear.weight": torch.randn(2, 8, 64),
+        "a.patches.weight": torch.randn(4, 3, 2, 32),
+        "a.table": torch.randn(8, 64),
+        "a.bias": torch.randn(64),
     }
     source = write_model(tmp_path / "source", tensors)
-    out = run(source, tmp_path / "ct", "--format", "nvfp4").output
+    out = run(
+        source, tmp_path / "ct", "--format", "nvfp4", "--dialect", "compressed-tensors"
+    ).output
     assert "kept, k = 40 is not a multiple of the block of nvfp4: a.odd.weight" in out
     assert "holds matrices [n, k], not [2, 8, 64]: a.experts.gate_up_proj" in out
+    for line in (
+        "kept, by default: *.gate.weight: a.gate.weight",
+        "kept, by default: *.router.*: a.router.weight",
+        "kept, by default: *norm*: a.q_norm.weight",
+        "kept, its numbers are int32: a.weight",
+        "kept, its numbers are float64: a.f64.weight",
+        "kept, its numbers are int8: a.int8.weight",
+        "kept, its numbers are float8_e4m3fn: a.fp8.weight",
+        "kept, 3 dimensions and not called like fused experts: a.moe.input_linear.weight",
+        "kept, 4 dimensions, where matrices have 2 and experts 3: a.patches.weight",
+        "kept, a matrix that is not called *.weight: a.table",
+        "kept, no matrix: a.bias",
+    ):
+        assert line in out.splitlines()
     assert quantised(tmp_path / "ct").keys() == {"a.even.weight"}
-    run(source, tmp_path / "ours", "--format", "nvfp4", "--dialect", "blockscale")
+    run(source, tmp_path / "ours", "--format", "nvfp4")  # the dialect that holds them all
     found = quantised(tmp_path / "ours")
     assert found.keys() == {"a.even.weight", "a.experts.gate_up_proj", "a.experts.down_proj"}
     for name, value in found.items():
-        assert value == bs.quantize(tensors[name], bs.NVFP4)
+        assert value == bs.quantize(tensors[name], bs.NVFP4, scale="mse")
 
 
-@pytest.mark.parametrize(
-    ("model_type", "name", "shape"),
-    [("gpt2", "h.0.mlp.c_fc.weight", (64, 32)), ("gpt_oss", "l.experts.gate_up_proj", (2, 64, 32))],
-)
-def test_transposed_weights_are_kept(tmp_path, model_type, name, shape):
-    tensors = {name: torch.randn(shape), "a.lin.weight": torch.randn(8, 64)}
-    source = write_model(tmp_path / "source", tensors, model_type=model_type)
+def test_a_model_of_which_nothing_is_quantised_says_why(tmp_path, monkeypatch, capsys):
+    tensors = {"h.0.attn.c_attn.weight": torch.randn(64, 96), "h.0.ln_1.weight": torch.ones(64)}
+    source = write_model(tmp_path / "source", tensors, model_type="gpt2")
+    err = failing(monkeypatch, capsys, source, tmp_path / "out", "--format", "nvfp4")
+    assert "none of its 2 tensors would be quantised" in err
+    assert "kept, this model stores it as [k, n]: h.0.attn.c_attn.weight" in err
+    assert "kept, no matrix: h.0.ln_1.weight" in err
+
+
+def test_transposed_matrices_are_kept(tmp_path):
+    tensors = {"h.0.mlp.c_fc.weight": torch.randn(64, 32), "a.lin.weight": torch.randn(8, 64)}
+    source = write_model(tmp_path / "source", tensors, model_type="gpt2")
     out = run(source, tmp_path / "out", "--format", "kbit4").output
-    assert f"kept, this model stores it as [k, n]: {name}" in out
+    assert "kept, this model stores it as [k, n]: h.0.mlp.c_fc.weight" in out
 
 
-def test_scales_can_be_searched(source, tmp_path):
-    run(source, tmp_path / "out", "--format", "mxfp4", "--scale", "mse")
+@pytest.mark.parametrize("options", [(), ("--scale", "mse"), ("--scale", "absmax")])
+def test_scales_are_searched_unless_asked_otherwise(source, tmp_path, options):
+    """As in `quantize_`, whose default is this one."""
+    run(source, tmp_path / "out", "--format", "mxfp4", *options)
     before = load(source)
     for name, value in quantised(tmp_path / "out").items():
-        assert value == bs.quantize(before[name], bs.MXFP4, scale="mse")
+        assert value == bs.quantize(before[name], bs.MXFP4, scale=options[1] if options else "mse")
+    assert signature(bs.quantize_).parameters["scale"].default == "mse"
 
 
 def test_it_runs_as_a_command(source, tmp_path):
@@ -212,7 +244,7 @@ def test_requantised_where_it_must_be(source, tmp_path):
     run(tmp_path / "a", tmp_path / "b", "--format", "kbit4")
     before = quantised(tmp_path / "a")
     for name, value in quantised(tmp_path / "b").items():
-        assert value == bs.quantize(before[name].dequantize(), bs.KBIT4)
+        assert value == bs.quantize(before[name].dequantize(), bs.KBIT4, scale="mse")
 
 
 def test_keeping_a_quantised_layer_keeps_its_format(source, tmp_path):

@@ -56,6 +56,14 @@ def test_state_dicts_are_canonical(layer):
     assert torch.equal(other(x), y)
 
 
+@pytest.mark.parametrize("method", ["mid_quantiles", "bin_means"])
+def test_it_takes_a_codebook(layer, method):
+    table = compat.create_normal_float_codebook(3, method=method)
+    quantized = compat.LinearNbit.from_linear(layer, k=3, codebook=table)
+    own = bs.KBIT3.replace(element=bs.formats.normal_float(3, method))
+    assert quantized.weight == bs.quantize(layer.weight, own, scale="mse")
+
+
 def test_a_cast_leaves_the_weight_as_it_is():
     quantized = compat.LinearNbit(torch.randn(16, 64), k=3)
     before = quantized.weight

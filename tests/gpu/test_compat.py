@@ -86,9 +86,11 @@ def test_grouped_products_take_offsets_that_stay_on_the_gpu():
     offsets = torch.tensor([0, 2, 2, 7], device="cuda", dtype=torch.int32)
     stacks = [torch.stack([part[i] for part in parts]) for i in (0, 1)]
     expected = bs.grouped_matmul(x, bs.quantize(w, bs.KBIT4).prepare(), offsets.diff())
+    arguments = (x, *stacks, parts[0][2], K_DIM, N, 4, offsets)
+    assert torch.equal(compat.kbit_grouped_gemm(*arguments), expected)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        y = compat.kbit_grouped_gemm(x, *stacks, parts[0][2], K_DIM, N, 4, offsets)
+        y = compat.kbit_grouped_gemm(*arguments)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(y, expected)

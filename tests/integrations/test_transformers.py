@@ -141,7 +141,20 @@ def test_one_weight_is_in_memory_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(QuantizeOnLoad, "convert", watched)
     load(tmp_path / "x", quantization_config=BlockscaleConfig("nvfp4"))
     assert len(seen) == 2 * (4 + 2)
+    assert max(alive) <= 2  # k and q, which wait for v: the three share a tensor scale
+    seen.clear(), alive.clear()
+    load(tmp_path / "x", quantization_config=BlockscaleConfig("mxfp4"))
     assert set(alive) == {0}
+
+
+def test_what_was_quantised_on_load_is_saved_for_engines(tmp_path):
+    """NVFP4, with the shared tensor scales that the dialect wants."""
+    tiny("Llama").save_pretrained(tmp_path / "x")
+    model = load(tmp_path / "x", quantization_config=BlockscaleConfig("nvfp4"))
+    bs.save(model, tmp_path / "q", dialect="compressed-tensors")
+    found = bs.load(tmp_path / "q")
+    for name, layer in packed(model).items():
+        assert found[f"{name}.weight"] == layer.weight
 
 
 def test_tied_weights_stay_tied(tmp_path):
@@ -303,6 +316,48 @@ def test_checkpoints_keep_their_bytes(plain, family, dialect, format, tmp_path, 
             assert torch.equal(q.dequantize(), stored[name].dequantize())
     model.save_pretrained(tmp_path / "again")  # in our dialect, whatever it came from
     assert torch.equal(logits(load(tmp_path / "again")), logits(model))
+
+
+@pytest.mark.parametrize("format", ["nvfp4", "mxfp8"])
+def test_tied_heads_load_where_nobody_knows_of_this_library(tmp_path, format):
+    """A tied head stores nothing, and must not be taken for a quantised layer."""
+    pytest.importorskip("compressed_tensors")
+    integration.unregister()
+    model = tiny("Llama", tie_word_embeddings=True, dtype="bfloat16").bfloat16()
+    model.save_pretrained(tmp_path / "plain")
+    run_plan(plan_conversion(tmp_path / "plain", Settings(bs.format(format))), tmp_path / "q")
+    theirs = load(tmp_path / "q")
+    assert torch.equal(theirs.lm_head.weight, model.lm_head.weight)
+    assert logits(theirs).isfinite().all()  # which decompresses the layers
+    for name, stored in bs.load(tmp_path / "q").items():
+        if isinstance(stored, bs.QTensor):
+            found = theirs.get_parameter(name)
+            # bfloat16 of a product: at most two roundings of 2^-8 each
+            torch.testing.assert_close(found, stored.dequantize(found.dtype), rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
+@pytest.mark.parametrize(
+    ("stored", "heads"),
+    [
+        (["model.embed_tokens"], ["lm_head"]),
+        (["model.embed_tokens", "lm_head"], []),
+        (
+            ["bert.embeddings.word_embeddings", "cls.predictions.transform.dense"],
+            ["lm_head", "cls.predictions.decoder"],
+        ),
+        (["encoder.dense"], []),
+    ],
+)
+def test_heads_that_store_nothing_are_not_called_quantised(tmp_path, dialect, stored, heads):
+    tensors = {f"{module}.weight": torch.randn(8, 64) for module in stored}
+    tensors["a.up_proj.weight"] = bs.quantize(torch.randn(8, 64), bs.NVFP4)
+    bs.save(tensors, tmp_path / "q", dialect=dialect)
+    config = json.loads((tmp_path / "q" / "config.json").read_text())
+    assert config["quantization_config"]["ignore"] == [*stored, *heads]
+    if dialect == "modelopt":
+        side = json.loads((tmp_path / "q" / "hf_quant_config.json").read_text())
+        assert side["quantization"]["exclude_modules"] == [*stored, *heads]
 
 
 @pytest.fixture

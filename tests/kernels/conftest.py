@@ -43,7 +43,8 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def q():
-    return bs.quantize(torch.randn(N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
+    """Frozen, as modules hold weights."""
+    return bs.quantize(torch.randn(N, K), bs.NVFP4).pack(fragments(bs.NVFP4)).freeze()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from math import comb
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import blockscale as bs
 from blockscale.formats import CATALOGUE
@@ -192,7 +193,7 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     q = bs.quantize(torch.randn(4096, 64), bs.KBIT4).pack(fragments(bs.KBIT4))
     asked = problem(bs.KBIT4, fragments(bs.KBIT4), m=1, n=4096, k=64)
-    plan = sm80.Launch(asked, sm80.configs(asked)[0], (as_groups(q.operand),))
+    plan = sm80.Launch(asked, sm80.configs(asked)[0], (as_groups(q.operand),), frozen=True)
     x, out = torch.randn(1, 64).bfloat16(), torch.empty(1, 4096)
     for change in (lambda: None, lambda: q.scale.fill_(3), lambda: q.codebook[0].sub_(1)):
         change()
@@ -290,13 +291,33 @@ def test_no_experts_are_left_to_others():
     assert "matrices, not 0" in (sm80.refuses(none) or "")
 
 
-@pytest.mark.parametrize("precision", ["tf32", "ieee", "none"])
-def test_tf32_is_left_as_it_was(precision):
-    settings = torch.backends.cuda.matmul
-    before = settings.fp32_precision
-    try:
-        settings.fp32_precision = precision
-        cublas._product(torch.randn(2, 8), torch.randn(3, 8))
-        assert settings.fp32_precision == precision
-    finally:
-        settings.fp32_precision = before
+class Products(TorchDispatchMode):
+    """The dtypes that torch multiplies."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        if function.overloadpacket == torch.ops.aten.mm:
+            self.dtypes += [each.dtype for each in arguments]
+        return function(*arguments, **(named or {}))
+
+
+@pytest.mark.fault(
+    "another thread lets TF32 in while a product of float32 is under way",
+    outcome="it cannot enter, and the setting stays what that thread made it",
+)
+def test_tf32_cannot_enter_and_no_setting_is_touched(monkeypatch):
+    class Settings:
+        def __getattr__(self, name):
+            raise AssertionError(f"{name} belongs to the whole process")
+
+        __setattr__ = __getattr__
+
+    x, w = torch.randn(2, 8), torch.randn(3, 8)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", Settings())
+    with Products() as seen:
+        y = cublas._product(x, w)
+    assert seen.dtypes == [torch.float64, torch.float64]  # TF32 replaces float32 alone
+    assert torch.equal(y, (x.double() @ w.double().T).float())

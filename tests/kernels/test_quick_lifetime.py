@@ -10,6 +10,7 @@ import torch
 
 import blockscale as bs
 from blockscale.kernels.prepared import fragments
+from blockscale.runtime import torch_private
 from blockscale.runtime.cuda import functions
 from quick_machine import (
     LOADED,
@@ -109,7 +110,7 @@ def test_interruptions_are_not_lost(machine, q, monkeypatch):
             raise KeyboardInterrupt
         return 7
 
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", stream, raising=False)
+    monkeypatch.setattr(torch_private, "raw_stream", stream)
     machine.plan(q, x)
     settle(x, q)
     interrupted.append(True)

@@ -165,14 +165,63 @@ def test_weights_that_change_settle_again(machine, q):
     assert settled == [5 * [1], [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]]
 
 
-def test_weights_of_inference_have_no_version(machine):
+@pytest.mark.parametrize("frozen", [False, True])
+def test_weights_of_inference_have_no_version(machine, frozen):
     with torch.inference_mode():
         q = bs.quantize(torch.randn(N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
+        q = q.freeze() if frozen else q
         x = rows(1)
-        machine.plan(q, x)
+        plan = machine.plan(q, x)
         settle(x, q)
         out = quickly(q, x)
         assert out.is_inference()
+    kind = plan.launch._arguments
+    assert kind.from_buffer_copy(machine.launches[-1][3]).settled == frozen
+
+
+def test_weights_that_nobody_has_frozen_are_read_after_the_kernel_ahead(machine):
+    """Writes by `.data`, by numpy and by other libraries leave no trace that a call could see."""
+    q = bs.quantize(torch.randn(N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
+    x = rows(1)
+    plan = machine.plan(q, x)
+    settle(x, q)
+    for _ in range(3):
+        assert quickly(q, x) is not None
+    told = [plan.launch._arguments.from_buffer_copy(each[3]).settled for each in machine.launches]
+    assert told == 6 * [0]
+
+
+MOVES = {
+    "data": lambda tensor, other: setattr(tensor, "data", other),
+    "set_": lambda tensor, other: tensor.set_(other),
+    "resize_": lambda tensor, other: tensor.untyped_storage().resize_(2 * tensor.nbytes),
+}
+
+
+@pytest.mark.fault(
+    "a weight is given other memory after calls on it were planned",
+    outcome="the plan is made anew; no launch has the old address",
+)
+@pytest.mark.parametrize("part", ["codes", "scale", "tensor_scale"])
+@pytest.mark.parametrize("way", MOVES)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_weights_that_move_are_left_to_python(machine, part, way, frozen):
+    q = bs.quantize(torch.randn(N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
+    q = q.freeze() if frozen else q
+    x = rows(1)
+    plan = machine.plan(q, x)
+    settle(x, q)
+    assert quickly(q, x) is not None
+    tensor = getattr(q, part)
+    MOVES[way](tensor, tensor.clone())
+    assert quickly(q, x) is None
+    assert not plan.is_in_place
+    launched = len(machine.launches)
+    (key,) = q.plans
+    assert find_plan.find_plan(x, [q], [None], None, None, None, None) == (key, None)
+    assert not q.plans
+    assert not q.quick_calls
+    assert len(machine.launches) == launched
 
 
 def test_another_choice_of_kernel(machine, q):

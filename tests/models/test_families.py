@@ -40,10 +40,22 @@ def quantised(source, target, format, **settings):
     return target
 
 
-def decoded(folder, source, target):
+def as_stored(family, name, value):
+    """A tensor as the 16-bit files of a class have it; experts come out of ours as [e, n, k]."""
+    if family == "GptOss" and name.endswith(("gate_up_proj", "gate_up_proj_bias")):
+        n = value.shape[1]  # of weights [e, n, k] and of biases [e, n]
+        value = value[:, torch.arange(n).reshape(2, -1).T.flatten()]
+    if family in ("GptOss", "Llama4") and value.dim() == 3:
+        value = value.mT.contiguous()
+    return value
+
+
+def decoded(folder, source, target, family):
     """The same model in plain files: those of the source with the numbers of the folder."""
     tensors = {
-        name: value.dequantize() if isinstance(value, bs.QTensor) else value
+        name: as_stored(
+            family, name, value.dequantize() if isinstance(value, bs.QTensor) else value
+        )
         for name, value in bs.load(folder).items()
     }
     target.mkdir()
@@ -65,7 +77,7 @@ def test_a_quantised_model_predicts_what_its_numbers_say(family, tmp_path):
     source = write_family(family, tmp_path / "source")
     folder = quantised(source, tmp_path / "q", format_of(family))
     model = load_model(folder, torch.float32)
-    twin = decoded(folder, source, tmp_path / "twin")
+    twin = decoded(folder, source, tmp_path / "twin", family)
     expected = logits(twin)
     torch.testing.assert_close(logits(model), expected, rtol=0, atol=tolerance(expected))
     words = make_tokenizer()
@@ -76,6 +88,37 @@ def test_a_quantised_model_predicts_what_its_numbers_say(family, tmp_path):
     # -ln p is a logit less the logarithm of a sum over all, so it moves by twice as much at most.
     assert found.perplexity == pytest.approx(perplexity, rel=2 * tolerance(expected))
     assert found.bits_per_weight < 5
+    assert not any(parameter.dim() == 3 for parameter in model.parameters())  # experts, too
+
+
+def test_gpt_oss_in_its_own_layout_is_read_by_transformers_too(tmp_path):
+    """Which decodes it, on request: the same numbers, in another's hands."""
+    source = write_family("GptOss", tmp_path / "source")
+    folder = quantised(source, tmp_path / "q", "mxfp4")
+    decoding = transformers.Mxfp4Config(dequantize=True)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, quantization_config=decoding)
+    expected = logits(theirs.float())  # MXFP4 is exact in the bfloat16 that it decodes to
+    model = load_model(folder, torch.float32)
+    torch.testing.assert_close(logits(model), expected, rtol=0, atol=tolerance(expected))
+
+
+def test_experts_that_are_called_with_stacked_rows(tmp_path):
+    """Llama 4's, in place: rows come weighted, and zeros stand for tokens that went elsewhere."""
+    source = write_family("Llama4", tmp_path / "source")
+    model = load_model(source, torch.float32)
+    experts = model.model.layers[0].feed_forward.experts
+    packed = bs.nn.Experts.from_fused(experts, bs.MXFP8)
+    gate_up = torch.cat([packed.gate.dequantize(), packed.up.dequantize()], 1)
+    experts.gate_up_proj.data = gate_up.mT.contiguous()
+    experts.down_proj.data = packed.down.dequantize().mT.contiguous()
+    x = torch.randn(4 * 5, 64)
+    x[torch.rand(20) < 0.6] = 0
+    with torch.inference_mode():
+        expected = experts(x)
+        torch.testing.assert_close(packed(x), expected, rtol=0, atol=tolerance(expected))
+    bs.quantize_(model, bs.MXFP8)  # measures the inputs of experts, too
+    assert model.model.layers[1].feed_forward.experts.stacked
+    assert logits(model).isfinite().all()
 
 
 def test_loading_leaves_transformers_as_it_was(tmp_path):

@@ -9,6 +9,7 @@ import blockscale as bs
 from blockscale.nn import random_ids, widened
 
 IDS = torch.arange(24).reshape(2, 12)
+DOWN = "model.layers.0.mlp.down_proj"
 
 
 @pytest.fixture
@@ -272,12 +273,31 @@ def test_only_what_is_quantised_is_measured(llama):
         ({"importance": {}, "scale": "absmax"}, ValueError, "scale is 'absmax'"),
         ({"importance": {"typo": torch.ones(64)}}, ValueError, "'typo', and no weight"),
         ({"importance": {"lm_head": torch.ones(65)}}, ValueError, r"must be \[64\], got \[65\]"),
+        (
+            {"importance": {DOWN: torch.full((96,), float("nan"))}},
+            ValueError,
+            f"importance of {DOWN} has NaN or Inf",
+        ),
+        ({"importance": {DOWN: -torch.ones(96)}}, ValueError, f"of {DOWN} has negative numbers"),
     ],
 )
 def test_mistakes_leave_the_model_as_it_was(llama, arguments, error, message):
     with pytest.raises(error, match=message):
         bs.quantize_(llama, bs.KBIT4, **arguments)
     assert not weights_of(llama)
+
+
+def test_measured_numbers_that_are_not_finite_are_refused_by_name(llama):
+    """Activations that overflow in a narrow dtype would weigh everything by NaN."""
+    with torch.no_grad():
+        llama.model.layers[0].mlp.up_proj.weight.fill_(float("inf"))
+    with pytest.raises(ValueError, match=r"importance of model\.layers\.\S+ has NaN or Inf"):
+        bs.nn.measure_importance(llama)
+
+
+def test_measuring_draws_a_bar(llama, capsys):
+    bs.nn.measure_importance(llama, progress=True)
+    assert "measuring inputs on cpu" in capsys.readouterr().err
 
 
 def test_measuring_needs_a_language_model_or_a_function():

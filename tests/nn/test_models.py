@@ -39,7 +39,8 @@ def quantized(tiny_model):
 
 def test_everything_but_the_head_and_the_router_is_quantized(tiny_model):
     report = bs.quantize_(tiny_model, FORMATS, scale="absmax")
-    assert [layer.name for layer in report.kept] == ["lm_head"]
+    routers = {layer.name for layer in report.kept if "Router is no nn.Linear" in layer.reason}
+    assert [layer.name for layer in report.kept if layer.name not in routers] == ["lm_head"]
     left = {name for name, p in tiny_model.named_parameters() if p.dim() > 1 and "bias" not in name}
     assert {name.rsplit(".", 2)[-2] for name in left} <= {
         "embed_tokens",

@@ -98,6 +98,43 @@ def test_the_first_pattern_that_fits_gives_the_format():
     assert "no layer got its format from 'up_proj'" in str(report)
 
 
+@pytest.mark.parametrize("scale", ["mse", "absmax"])
+def test_fused_projections_share_a_tensor_scale(scale):
+    """As `blockscale quantize` has it: what they would have as one matrix."""
+    model = torch.nn.ModuleDict({f"{p}_proj": torch.nn.Linear(64, 32) for p in "qkvo"})
+    with torch.no_grad():
+        for factor, layer in enumerate(model.values()):
+            layer.weight.mul_(1 + factor)
+    plain = {name: layer.weight.detach().clone() for name, layer in model.items()}
+    bs.quantize_(model, bs.NVFP4, scale=scale)
+    together = bs.quantize(torch.cat([plain[f"{p}_proj"] for p in "qkv"]), bs.NVFP4, scale=scale)
+    for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
+        assert model[name].weight == together[32 * index : 32 * (index + 1)]
+    assert model["o_proj"].weight == bs.quantize(plain["o_proj"], bs.NVFP4, scale=scale)
+
+
+def test_a_quantised_model_is_saved_for_engines(tmp_path):
+    """q, k and v of NVFP4 in one dialect, which refuses scales that differ."""
+    model = torch.nn.ModuleDict({f"{p}_proj": torch.nn.Linear(64, 32) for p in "qkv"})
+    bs.quantize_(model, bs.NVFP4)
+    bs.save(model, tmp_path / "q")
+    assert bs.load(tmp_path / "q")["k_proj.weight"] == model["k_proj"].weight
+
+
+def test_weights_of_other_modules_have_a_reason_too():
+    class Conv1D(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(64, 32))
+            self.bias = torch.nn.Parameter(torch.randn(32))
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), Conv1D(), torch.nn.Embedding(8, 64))
+    report = bs.quantize_(model, bs.NVFP4)
+    assert {layer.name: layer.reason for layer in report.kept} == {
+        "1.weight": "Conv1D is no nn.Linear and no fused experts"
+    }
+
+
 def test_a_name_without_a_format_is_kept():
     model = Model()
     report = bs.quantize_(model, {"*.up_proj": bs.NVFP4})

@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 
+from blockscale.runtime import torch_private
 from blockscale.runtime.cuda import Build, CudaError, current_stream, driver, function, functions
 from blockscale.runtime.cuda.driver import LaunchConfig
 
@@ -106,7 +107,7 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch_private, "current_device", lambda: 0)
     driver._primary.cache_clear()
     yield made
     driver._primary.cache_clear()
@@ -236,7 +237,7 @@ def test_nothing_is_compiled_while_a_graph_is_captured(cuda, monkeypatch):
 
 def test_streams(cuda, monkeypatch):
     raw = lambda index: 1000 + index  # noqa: E731
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", raw, raising=False)
+    monkeypatch.setattr(torch_private, "raw_stream", raw)
     assert current_stream(torch.device("cuda", 2)) == 1002
     assert current_stream(torch.device("cuda")) == 1000
 

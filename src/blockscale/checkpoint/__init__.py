@@ -13,8 +13,10 @@ from blockscale.checkpoint.importance import (
 )
 from blockscale.checkpoint.load import load
 from blockscale.checkpoint.load_into import load_into
+from blockscale.checkpoint.orientation import as_weights
 from blockscale.checkpoint.plan import Plan, Settings, parse_rules, plan_conversion
 from blockscale.checkpoint.save import SHARD_SIZE, save
+from blockscale.checkpoint.select import kept_by_reason
 from blockscale.checkpoint.shards import file_digest
 
 __all__ = [
@@ -25,9 +27,11 @@ __all__ = [
     "ImportanceSource",
     "Plan",
     "Settings",
+    "as_weights",
     "check_importance",
     "file_digest",
     "importance_of",
+    "kept_by_reason",
     "load",
     "load_into",
     "parse_rules",

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from blockscale.checkpoint.checkpoint import Checkpoint
 from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX, Files
-from blockscale.checkpoint.finite import check_finite
+from blockscale.checkpoint.finite import NonFiniteError, check_finite
 from blockscale.checkpoint.importance import (
     ImportanceSource,
     importance_of,
@@ -62,7 +62,12 @@ def run_plan(
         return
     with under_construction(target, task) as journal:
         weights = _kept_importance(journal.folder / _IMPORTANCE, importance)
-        _write_shards(plan, journal, weights, progress)
+        progress(0, 0)  # now it begins
+        try:
+            _write_shards(plan, journal, weights, progress)
+        except NonFiniteError:
+            journal.discard()  # another source or other settings, which could not go on from it
+            raise
         (journal.folder / _IMPORTANCE).unlink(missing_ok=True)
 
 
@@ -190,10 +195,11 @@ def convert(
 ) -> list[Value]:
     """The tensors of a unit in its format, with one tensor scale where the format has one."""
     values = [checkpoint.read(stored.name, alone=True) for stored in unit.members]
-    if unit.format is None:
+    if unit.format is None or unit.as_it_is:
         return values
     for stored, value in zip(unit.members, values, strict=True):
-        check_finite(stored.name, value)
+        keep = f"--layers '{stored.name}=keep' before any other --layers"
+        check_finite(stored.name, value, f"repair the source, or keep it as it is with {keep}")
     joined = _to_format(_join_rows(values), unit.format, scale, importance)
     if len(values) == 1:
         return [joined]

@@ -9,12 +9,13 @@ from blockscale.layouts import canonical
 from blockscale.tensor import QTensor
 
 
-def check_finite(name: str, value: QTensor | Tensor) -> None:
+class NonFiniteError(ValueError):
+    """The weights themselves are at fault: the same command will fail again."""
+
+
+def check_finite(name: str, value: QTensor | Tensor, remedy: str) -> None:
     if not (_is_finite(value) if isinstance(value, QTensor) else bool(value.isfinite().all())):
-        raise ValueError(
-            f"{name} holds NaN or Inf: repair the source, or keep this tensor as it is with "
-            f"--layers '{name}=keep'"
-        )
+        raise NonFiniteError(f"{name} holds NaN or Inf: {remedy}")
 
 
 def _is_finite(q: QTensor) -> bool:

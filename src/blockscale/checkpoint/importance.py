@@ -17,6 +17,7 @@ from torch import Tensor
 from blockscale.checkpoint.files import Files
 from blockscale.checkpoint.shards import Outline, Shard, write_shard
 from blockscale.checkpoint.stored import Stored
+from blockscale.nn.importance import check_numbers
 
 _WEIGHT = ".weight"
 # One expert of several, where a model fuses what its checkpoint keeps apart.
@@ -56,8 +57,7 @@ def read_importance(path: Path) -> dict[str, Tensor]:
                 f"{path}: {name} must be numbers [k] or [experts, k], got {values.dtype} "
                 f"{list(values.shape)}"
             )
-        if bool((values < 0).any()):
-            raise ValueError(f"{path}: {name} has negative numbers, which no importance has")
+        check_numbers(str(path), name, values)
     return found
 
 

@@ -41,6 +41,11 @@ class Journal:
         self._finished[file] = digest
         self.write()
 
+    def discard(self) -> None:
+        """For work that no later run could go on from: the folder goes with the end of this one."""
+        for path in self.folder.iterdir():
+            path.unlink()
+
     def write(self) -> None:
         write_json(self.folder / JOURNAL, {"task": self._task, "finished": self._finished})
 

@@ -156,26 +156,29 @@ def _make_experts(
     if parts.keys() != {"gate", "up", "down"}:
         raise ValueError(f"load_into: {name} needs gate, up and down, got {', '.join(parts)}")
     device = _device(there)
+    activation, stacked = _way_of(name, there)
     gate_bias, up_bias, down_bias = _biases(name, plain, device)
     return Experts.from_qtensors(
         parts["gate"].to(device),
         parts["up"].to(device),
         parts["down"].to(device),
-        activation=_activation(name, there),
+        activation=activation,
         gate_bias=gate_bias,
         up_bias=up_bias,
         down_bias=down_bias,
         x_format=x_format,
+        stacked=stacked,
     ).train(there.training)
 
 
-def _activation(name: str, there: nn.Module) -> str | Activation:
+def _way_of(name: str, there: nn.Module) -> tuple[str | Activation, bool]:
+    """The activation of experts, and whether they are called with stacked rows."""
     if isinstance(there, Experts):
-        return there.activation
+        return there.activation, there.stacked
     fused = read_fused(there)
     if isinstance(fused, str):
         raise TypeError(f"load_into: {name}: {fused}")
-    return fused.activation
+    return fused.activation, fused.stacked
 
 
 def _biases(name: str, plain: dict[str, Tensor], device: torch.device) -> list[Tensor | None]:

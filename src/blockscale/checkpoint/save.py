@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from blockscale.checkpoint.dialects import Contents, WritableDialect, default_dialect, writable
+from blockscale.checkpoint.contents import contents_of
+from blockscale.checkpoint.dialects import Description, WritableDialect, default_dialect, writable
 from blockscale.checkpoint.dialects.blockscale import assemble, roles
 from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX
 from blockscale.checkpoint.finite import check_finite
-from blockscale.checkpoint.fused import check_shared
 from blockscale.checkpoint.shards import (
     Outline,
     Shard,
@@ -24,9 +24,10 @@ from blockscale.checkpoint.shards import (
     write_json,
     write_shard,
 )
-from blockscale.checkpoint.stored import module_of, named
+from blockscale.checkpoint.stored import named
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
+from blockscale.nn.projections import check_shared
 from blockscale.runtime import sync_folder
 from blockscale.tensor import QTensor
 
@@ -61,7 +62,7 @@ def save(
     writer = writable(dialect or default_dialect(kinds))
     tensors = {name: _canonical(value) for name, value in tensors.items()}
     _check(tensors, writer)
-    description = writer.describe(contents_of(tensors))
+    description = _describe(tensors, writer)
     if path.suffix == ".safetensors":
         metadata = {DESCRIPTION: json.dumps(description.config)} if quantized else {}
         (shard,) = plan_shards([_outlines(tensors, writer)], shard_size)
@@ -95,18 +96,10 @@ def _config_of(module: Any) -> Mapping[str, Any] | None:
     return to_dict() if to_dict else None
 
 
-def contents_of(tensors: Tensors) -> Contents:
+def _describe(tensors: Tensors, writer: WritableDialect) -> Description:
     formats = {name: value.format for name, value in tensors.items() if isinstance(value, QTensor)}
-    plain = {name: value for name, value in tensors.items() if not isinstance(value, QTensor)}
-    return Contents(
-        formats,
-        [
-            module_of(name)
-            for name, value in plain.items()
-            if name.endswith(".weight") and value.dim() == 2
-        ],
-        frozenset(module_of(name) for name in plain if name.endswith(".input_scale")),
-    )
+    plain = {n: tuple(value.shape) for n, value in tensors.items() if n not in formats}
+    return writer.describe(contents_of(formats, plain))
 
 
 def _plain(part: QTensor | Tensor) -> Tensor:
@@ -134,7 +127,7 @@ def _check(tensors: Tensors, writer: WritableDialect) -> None:
             raise ValueError(f"save: {name}: {refusal}; dialect='blockscale' holds every format")
         if value.tensor_scale is not None and value.tensor_scale.shape != value.shape[:-2]:
             raise ValueError(f"save: {name} has one tensor scale per row; weights have one")
-        check_finite(name, value)
+        check_finite(name, value, "repair the weight, or keep its layer unquantised")
         if writer.SHARES_TENSOR_SCALE and value.tensor_scale is not None:
             scales.append((name, value.tensor_scale.item()))
     check_shared(scales)

@@ -6,7 +6,7 @@ routers and norms stay as they are; they are small or sensitive, and engines exp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,8 +17,11 @@ from blockscale.checkpoint.dialects import WritableDialect
 from blockscale.checkpoint.stored import Stored, module_of
 from blockscale.formats import NVFP4, Format
 from blockscale.layouts import canonical
+from blockscale.nn.selection import matches
 
 KEEP = "keep"
+_ASKED = "asked for"
+_MOST_NAMES = 4  # of the tensors kept for one reason
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _NOT_LINEAR = (
     "*embed*",
@@ -38,13 +41,12 @@ _EXPERTS = (
     "*.experts.gate_proj",
     "*.experts.up_proj",
     "*.experts.down_proj",
+    "*.block_sparse_moe.input_linear.weight",  # GraniteMoE: gate and up
+    "*.block_sparse_moe.output_linear.weight",
 )
 # Models that store these as [k, n]; blocks would run along the wrong axis.
 _TRANSPOSED = {
     "gpt2": ("*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"),
-    "gpt_oss": _EXPERTS,
-    "llama4": _EXPERTS,
-    "llama4_text": _EXPERTS,
 }
 
 
@@ -56,16 +58,21 @@ class Rule:
     format: Format | None
 
     def matches(self, name: str) -> bool:
-        return fnmatchcase(name, self.pattern) or fnmatchcase(module_of(name), self.pattern)
+        return matches(self.pattern, name, module_of(name))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A format, or None to leave the tensor plain; `reason` is given where that may surprise."""
+    """A format, or None to leave the tensor plain, and then the reason."""
 
     format: Format | None = None
     reason: str = ""
     dropped: bool = False
+
+    @property
+    def as_it_is(self) -> bool:
+        """Asked for by name: not even looked at."""
+        return self.reason == _ASKED
 
 
 def choose(
@@ -75,14 +82,13 @@ def choose(
     dialect: WritableDialect,
     config: Mapping[str, Any],
 ) -> dict[str, Choice]:
-    """A choice for every tensor. The last rule that matches a name decides."""
-    for rule in rules:
-        if not any(rule.matches(name) for name in tensors):
-            raise ValueError(f"--layers {rule.pattern}: no tensor has such a name")
+    """A choice for every tensor. The first rule that matches a name decides."""
+    _check_rules(tensors, rules)
     for format in {default, *(rule.format for rule in rules if rule.format)}:
-        refusal = dialect.refuses("any.weight", format, (1, format.block))
-        if refusal is not None:
-            raise ValueError(f"{refusal}; the blockscale dialect holds every format")
+        weights = [s for s in tensors.values() if s.format is not None or _is_linear(s)]
+        refusals = [dialect.refuses(s.name, format, s.shape) for s in weights]
+        if refusals and all(refusals):
+            raise ValueError(f"{refusals[0]}; the blockscale dialect holds every format and shape")
     transposed = _TRANSPOSED.get(config.get("model_type", ""), ())
     choices = {
         name: _choose_one(stored, default, rules, dialect, transposed)
@@ -96,6 +102,35 @@ def choose(
     return choices
 
 
+def kept_by_reason(choices: Mapping[str, Choice]) -> list[str]:
+    """As in "kept, its numbers are int8: a.weight, b.weight", a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, choice in choices.items():
+        if choice.reason:
+            label = "dropped" if choice.dropped else "kept"
+            reasons.setdefault(f"{label}, {choice.reason}", []).append(name)
+    lines = []
+    for reason, names in reasons.items():
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        lines.append(f"{reason}: {', '.join(names[:_MOST_NAMES])}{more}")
+    return lines
+
+
+def _check_rules(tensors: Iterable[str], rules: Sequence[Rule]) -> None:
+    """Each rule decides about some tensor: one that never does was meant otherwise."""
+    waiting = set(tensors)
+    for rule in rules:
+        matched = {name for name in tensors if rule.matches(name)}
+        if not matched:
+            raise ValueError(f"--layers {rule.pattern}: no tensor has such a name")
+        if not matched & waiting:
+            raise ValueError(
+                f"--layers {rule.pattern}: patterns before it match all of its tensors, and the "
+                "first that matches counts: name it earlier"
+            )
+        waiting -= matched
+
+
 def _choose_one(
     stored: Stored,
     default: Format,
@@ -103,27 +138,44 @@ def _choose_one(
     dialect: WritableDialect,
     transposed: Sequence[str],
 ) -> Choice:
-    rule = next((rule for rule in reversed(rules) if rule.matches(stored.name)), None)
+    rule = next((rule for rule in rules if rule.matches(stored.name)), None)
     if stored.format is not None:
         return _requantized(stored, rule.format if rule else default, dialect)
-    asked = rule is not None and len(stored.shape) in (2, 3) and stored.dtype in _FLOATS
-    if not asked and not _is_linear(stored):
-        return Choice()
-    wanted = rule.format if rule else default
-    if wanted is None:
-        return Choice(reason="asked for")
-    if any(fnmatchcase(stored.name, pattern) for pattern in transposed):
-        return Choice(reason="this model stores it as [k, n]")
-    reason = _obstacle(stored, wanted, dialect)
+    if rule is not None and rule.format is None:
+        return Choice(reason=_ASKED)
+    reason = _why_no_weights(stored) or ("" if rule else _why_not_linear(stored))
+    if not reason and any(fnmatchcase(stored.name, pattern) for pattern in transposed):
+        reason = "this model stores it as [k, n]"
+    wanted = rule.format if rule and rule.format else default
+    reason = reason or _obstacle(stored, wanted, dialect)
     return Choice(reason=reason) if reason else Choice(wanted)
 
 
+def _why_no_weights(stored: Stored) -> str:
+    """Why a tensor cannot be quantised, whatever it is for."""
+    if len(stored.shape) < 2:
+        return "no matrix"
+    if len(stored.shape) > 3:
+        return f"{len(stored.shape)} dimensions, where matrices have 2 and experts 3"
+    if stored.dtype not in _FLOATS:
+        return f"its numbers are {str(stored.dtype).removeprefix('torch.')}"
+    return ""
+
+
 def _is_linear(stored: Stored) -> bool:
-    if stored.dtype not in _FLOATS or any(fnmatchcase(stored.name, p) for p in _NOT_LINEAR):
-        return False
-    if len(stored.shape) == 3:
-        return any(fnmatchcase(stored.name, pattern) for pattern in _EXPERTS)
-    return len(stored.shape) == 2 and stored.name.endswith(".weight")
+    return not _why_no_weights(stored) and not _why_not_linear(stored)
+
+
+def _why_not_linear(stored: Stored) -> str:
+    """Why nobody would expect a tensor to be quantised; --layers still can."""
+    default = next((p for p in _NOT_LINEAR if fnmatchcase(stored.name, p)), None)
+    if default is not None:
+        return f"by default: {default}"
+    if len(stored.shape) == 3 and not any(fnmatchcase(stored.name, p) for p in _EXPERTS):
+        return "3 dimensions and not called like fused experts"
+    if len(stored.shape) == 2 and not stored.name.endswith(".weight"):
+        return "a matrix that is not called *.weight"
+    return ""
 
 
 def _requantized(stored: Stored, wanted: Format | None, dialect: WritableDialect) -> Choice:
@@ -135,7 +187,7 @@ def _requantized(stored: Stored, wanted: Format | None, dialect: WritableDialect
             f"{stored.name} is {stored.format} {list(stored.shape)} and cannot become {format}: "
             f"{reason}; the blockscale dialect holds every format and shape"
         )
-    return Choice(format)
+    return Choice(format, "" if wanted else _ASKED)
 
 
 def _obstacle(stored: Stored, format: Format, dialect: WritableDialect) -> str:

@@ -1,4 +1,8 @@
-"""The command `blockscale`: formats, layouts, kernels, machines and models, from a terminal."""
+"""The command `blockscale`: formats, layouts, kernels, machines and models, from a terminal.
+
+Commands load torch when they run. Help, completion and wrong arguments do without it, since it
+takes seconds to import.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +22,20 @@ from blockscale.cli.formats import formats
 from blockscale.cli.generate import generate_text
 from blockscale.cli.inspect import inspect
 from blockscale.cli.layout import layout
+from blockscale.cli.output import reporting
 from blockscale.cli.quantize import quantize
 from blockscale.cli.tune import tune
 from blockscale.cli.warmup import warmup
 
 commands = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help texts have shapes in square brackets
 )
 for command in (formats, layout, explain, doctor, quantize, inspect, warmup, tune, cache):
-    commands.command()(command)
-commands.command("generate")(generate_text)
-commands.command("eval")(evaluate)  # `eval` is Python's own
+    commands.command()(reporting(command))
+commands.command("generate")(reporting(generate_text))
+commands.command("eval")(reporting(evaluate))  # `eval` is Python's own
 
 
 @commands.callback(invoke_without_command=True)

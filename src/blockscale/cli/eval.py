@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import isnan
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from blockscale.models import (
-    Quality,
-    Recipe,
-    is_quantized,
-    judge,
-    load_model,
-    load_tokenizer,
-    parse_dtype,
-    tokenize,
-)
-from blockscale.nn import measure_importance
-from blockscale.runtime import resolve_device
+from blockscale.cli.names import DTYPES, check_name, find_x_format
+from blockscale.cli.options import Copies, Device, InputFormat, ModelDtype, ModelFolder
+from blockscale.cli.output import Output
+from blockscale.cli.tables import NamedRows
+
+if TYPE_CHECKING:
+    from blockscale.models import Quality, Recipe
 
 _ORIGINAL = "original"
+_HEADINGS = ("model", "bits/weight", "MB", "perplexity", "ratio", "KL, nats")
 
 
 def evaluate(
-    path: Annotated[Path, typer.Argument(help="A model's folder, plain or quantised.")],
-    format: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Judge a quantised copy too: a format, PATTERN=FORMAT parts with commas, '+fit' "
-            "after it; repeat as needed."
-        ),
-    ] = None,
+    out: Output,
+    path: ModelFolder,
+    format: Copies = None,
     reference: Annotated[
         Path | None, typer.Option(help="The unquantised model, where PATH is a quantised one.")
     ] = None,
-    x_format: Annotated[
-        str | None,
-        typer.Option(
-            help="What quantised layers quantise their inputs to: a format, or int8. Not at all by "
-            "default."
-        ),
-    ] = None,
+    x_format: InputFormat = None,
     text: Annotated[
         Path | None, typer.Option(help="A text file; Python's language reference by default.")
     ] = None,
@@ -59,12 +39,11 @@ def evaluate(
     stride: Annotated[
         int | None, typer.Option(help="By which windows move; their length by default.", min=1)
     ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Of what is not quantised; the model's own by default.")
+    dtype: ModelDtype = None,
+    device: Device = "cpu",
+    picture: Annotated[
+        Path | None, typer.Option("--out", help="Picture to write: .png or .svg.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
-    out: Annotated[Path | None, typer.Option(help="Picture to write: .png or .svg.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Perplexity of a model and of quantised copies, and how far their predictions are apart.
 
@@ -73,36 +52,39 @@ def evaluate(
     decoded for each batch of text: the results are those of the kernels up to rounding. With
     --x-format the kernels themselves run.
     """
-    recipes = [Recipe.parse(each) for each in format or []]
-    if out is not None and out.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"--out: the picture must be .png or .svg, got {out.name!r}")
-    ids = tokenize(load_tokenizer(path), text, tokens)
-    load = partial(load_model, dtype=parse_dtype(dtype), device=resolve_device(device))
-    models, original = _models(path, reference, recipes, x_format, load)
-    columns = (
-        TextColumn("{task.completed} of {task.total} tokens"),
-        BarColumn(),
-        TimeRemainingColumn(),
+    if picture is not None and picture.suffix.lower() not in (".png", ".svg"):
+        raise ValueError(f"--out: the picture must be .png or .svg, got {picture.name!r}")
+    if dtype is not None:
+        check_name("--dtype", dtype, DTYPES)
+    find_x_format(x_format)
+
+    from blockscale import models
+    from blockscale.runtime import resolve_device
+
+    recipes = [models.Recipe.parse(each) for each in format or []]
+    ids = models.tokenize(models.load_tokenizer(path), text, tokens)
+    load = partial(
+        models.load_model, dtype=models.parse_dtype(dtype), device=resolve_device(device)
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    judged, original = _models(path, reference, recipes, x_format, load)
+    columns = TextColumn("{task.completed} of {task.total} tokens"), BarColumn()
+    with out.progress(*columns, TimeRemainingColumn()) as bar:
         task = bar.add_task("", total=len(ids) - 1)
-        found = judge(
-            models,
+        found = models.judge(
+            judged,
             ids,
             reference=original,
             length=window,
             stride=stride,
             on_tokens=lambda count: bar.advance(task, count),
         )
-    if as_json:
-        typer.echo(json.dumps([asdict(quality) for quality in found], indent=2))
-    else:
-        Console().print(_table(found, f"{path}, {len(ids) - 1:,} tokens in windows of {window}"))
-    if out is not None:
+    title = f"{path}, {len(ids) - 1:,} tokens in windows of {window}"
+    out.report(found, _table(found, title))
+    if picture is not None:
         from blockscale.cli.draw_quality import draw_quality
 
-        draw_quality(found, str(path), out)
-        Console(stderr=True).print(f"picture: {out}", markup=False, highlight=False)
+        draw_quality(found, str(path), picture)
+        out.note(f"picture: {picture}")
 
 
 def _models(
@@ -113,6 +95,9 @@ def _models(
     load: Callable[..., Any],
 ) -> tuple[dict[str, Any], str | None]:
     """Everything that is judged, by name, and the name of the reference."""
+    from blockscale.models import is_quantized
+    from blockscale.nn import measure_importance
+
     alone = reference is None and not recipes
     first = load(reference or path, x_format=x_format if alone else None)
     if is_quantized(first):
@@ -130,13 +115,10 @@ def _models(
     return models, _ORIGINAL
 
 
-def _table(found: list[Quality], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for heading in ("bits/weight", "MB", "perplexity", "ratio", "KL, nats"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _table(found: Sequence[Quality], title: str) -> NamedRows:
+    table = NamedRows(title, _HEADINGS)
     for quality in found:
-        table.add_row(
+        table.add(
             quality.name,
             f"{quality.bits_per_weight:.2f}",
             f"{quality.bytes / 1e6:,.1f}",

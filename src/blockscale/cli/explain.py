@@ -2,62 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from blockscale import ops
-from blockscale.formats import activation_format
+from blockscale.cli.names import DTYPES, check_name, find_x_format
+from blockscale.cli.options import Device, Dtype, Experts, Gated, WeightFormat, XFormat
+from blockscale.cli.output import Output
 from blockscale.formats import format as find_format
-from blockscale.layouts import canonical
-from blockscale.problem import Kind, Problem
-from blockscale.runtime import resolve_device, target_of
 
-_DTYPES = ("float32", "bfloat16", "float16")
+if TYPE_CHECKING:
+    from blockscale.ops import Explanation
 
 
 def explain(
+    out: Output,
     m: Annotated[int, typer.Argument(help="Rows of x.", min=0)],
     n: Annotated[int, typer.Argument(help="Rows of the weight.", min=1)],
     k: Annotated[int, typer.Argument(help="Columns of both.", min=1)],
-    format: Annotated[str, typer.Option(help="Format of the weight.")] = "nvfp4",
-    x_format: Annotated[
-        str | None, typer.Option(help="Format x is quantised to; on CPUs int8 too.")
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="Of x and the result: " + ", ".join(_DTYPES))
-    ] = "bfloat16",
-    gated: Annotated[bool, typer.Option("--gated", help="act(x @ gate.T) * (x @ up.T).")] = False,
-    experts: Annotated[int, typer.Option(help="Grouped by so many experts.", min=0)] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    format: WeightFormat = "nvfp4",
+    x_format: XFormat = None,
+    dtype: Dtype = "bfloat16",
+    gated: Gated = False,
+    experts: Experts = 0,
+    device: Device = "cpu",
 ) -> None:
     """Explain x [m, k] @ w [n, k].T: bytes, flops, floor, and every kernel's answer."""
-    if dtype not in _DTYPES:
-        raise ValueError(f"--dtype {dtype}: use one of {', '.join(_DTYPES)}")
+    check_name("--dtype", dtype, DTYPES)
     weight = find_format(format)
+    quantized = find_x_format(x_format)
+
+    from blockscale import ops
+    from blockscale.cli.products import Products, with_x
+    from blockscale.runtime import resolve_device, target_of
+
     where = resolve_device(device)
     if where.type not in ("cpu", "cuda"):
         raise ValueError(f"--device {device}: there are no kernels for {where.type}")
     ops.check_block("explain", "w", k, weight)
-    x = dtype
-    if x_format is not None:
-        quantized = activation_format(x_format)
-        ops.check_block("explain", "x", k, quantized)
-        x = str(Kind(quantized, canonical(quantized)))
-    verb = f"{'grouped_' if experts else ''}{'gated_' if gated else ''}matmul"
-    problem = Problem(
-        verb=verb,
-        m=m,
-        n=n,
-        k=k,
-        groups=experts or 1,
-        ragged=bool(experts),
-        gated=gated,
-        activation="silu" if gated else "",
-        x=x,
-        w=str(Kind(weight, ops.prepared_layout(weight, target_of(where)))),
-        out=dtype,
-        target=target_of(where),
-    )
-    Console(soft_wrap=True).print(str(ops.explain(problem, where)), markup=False, highlight=False)
+    products = Products((m,), dtype, "silu", target_of(where))
+    problem = products.problem((m, n, k), experts, weight, gated, bias=False)
+    (problem,) = with_x([problem], quantized, "explain")
+    found = ops.explain(problem, where)
+    out.report(_facts(found), str(found))
+
+
+def _facts(found: Explanation) -> dict[str, Any]:
+    problem, limit = found.problem, found.ceilings
+    return {
+        "problem": {each.name: getattr(problem, each.name) for each in fields(problem)},
+        "bytes": problem.bytes,
+        "flops": problem.flops,
+        "flops_per_byte": problem.intensity,
+        "floor_seconds": found.floor_seconds,
+        "bytes_seconds": found.bytes_seconds,
+        "flops_seconds": found.flops_seconds,
+        "read_bytes_per_second": limit.read_bytes_per_s,
+        "flops_per_second": limit.flops_per_s,
+        "kernel": found.kernel,
+        "config": str(found.choice.config),
+        "reason": found.choice.reason,
+        "kernels": [{"kernel": each.kernel, "refusal": each.refusal} for each in found.answers],
+    }

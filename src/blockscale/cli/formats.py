@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from blockscale.cli.names import complete_format
+from blockscale.cli.output import Output
 from blockscale.formats import CATALOGUE, Codebook, Float, Format
 from blockscale.formats import format as find_format
 
 
 def formats(
-    name: Annotated[str | None, typer.Argument(help="One format, with all its values.")] = None,
+    out: Output,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One format, with all its values.", autocompletion=complete_format),
+    ] = None,
 ) -> None:
     """List the formats, or all values of one."""
-    console = Console()
-    console.print(_values(find_format(name)) if name else _catalogue())
+    if name is None:
+        out.report([_facts(entry) for entry in CATALOGUE.values()], _catalogue())
+    else:
+        entry = find_format(name)
+        out.report({**_facts(entry), "values": entry.element.values}, _values(entry))
+
+
+def _facts(entry: Format) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "spec": entry.spec,
+        "element": entry.element.name,
+        "block": entry.block,
+        "scale": entry.scale.name,
+        "tensor_scale": entry.tensor_scale if entry.has_tensor_scale else None,
+        "bits_per_value": entry.bits_per_value,
+        "largest_element": entry.element.max,
+    }
 
 
 def _catalogue() -> Table:

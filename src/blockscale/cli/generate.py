@@ -2,71 +2,74 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator
+from math import isnan
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from blockscale.models import (
-    Recipe,
-    bits_per_weight,
-    generate,
-    is_quantized,
-    load_model,
-    load_tokenizer,
-    model_bytes,
-    parse_dtype,
-    peak_memory,
-)
-from blockscale.runtime import resolve_device
+from blockscale.cli.names import DTYPES, check_name, find_x_format
+from blockscale.cli.options import Device, InputFormat, ModelDtype, ModelFolder, OnLoad
+from blockscale.cli.output import Output
 
 
 def generate_text(
-    path: Annotated[Path, typer.Argument(help="A model's folder, plain or quantised.")],
+    out: Output,
+    path: ModelFolder,
     prompt: Annotated[str, typer.Option(help="What the model is asked.")],
     max_tokens: Annotated[int, typer.Option(help="At most so many tokens.", min=1)] = 128,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            help="Quantise on load: a format, PATTERN=FORMAT parts with commas, '+fit' after it."
-        ),
-    ] = None,
-    x_format: Annotated[
-        str | None,
-        typer.Option(
-            help="What quantised layers quantise their inputs to: a format, or int8, the fastest "
-            "on CPUs. Not at all by default."
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Of what is not quantised; the model's own by default.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    format: OnLoad = None,
+    x_format: InputFormat = None,
+    dtype: ModelDtype = None,
+    device: Device = "cpu",
     chat: Annotated[bool, typer.Option(help="Use the tokenizer's chat template.")] = True,
 ) -> None:
-    """Answer a prompt with the likeliest token at each step, as it is written."""
-    recipe = Recipe.parse(format) if format else None
+    """Answer a prompt with the likeliest token at each step, as it is written.
+
+    The text goes to standard output and the figures to standard error; with --json, which has both,
+    the text goes to standard error as it is written.
+    """
+    if dtype is not None:
+        check_name("--dtype", dtype, DTYPES)
+    find_x_format(x_format)
+
+    from blockscale import models
+    from blockscale.runtime import resolve_device
+
+    recipe = models.Recipe.parse(format) if format else None
     where = resolve_device(device)
-    tokenizer = load_tokenizer(path)
+    tokenizer = models.load_tokenizer(path)
     stored_x_format = x_format if recipe is None else None
-    model = load_model(path, parse_dtype(dtype), where, x_format=stored_x_format)
+    model = models.load_model(path, models.parse_dtype(dtype), where, x_format=stored_x_format)
     if recipe:
-        if is_quantized(model):
+        if models.is_quantized(model):
             raise ValueError(f"{path} is quantised already: --format needs the unquantised model")
         recipe.apply_(model, x_format=x_format)
-    written = generate(model, tokenizer, prompt, max_tokens, chat=chat, on_text=_show)
-    typer.echo()
-    report = Console(stderr=True, soft_wrap=True, highlight=False)
-    report.print(
-        f"{len(written.tokens)} tokens, {written.tokens_per_second:.1f} a second; "
-        f"prompt of {written.prompt_tokens} read in {written.prompt_seconds:.2f} s"
-    )
-    report.print(
-        f"{model_bytes(model) / 1e6:,.1f} MB of weights, {bits_per_weight(model):.3g} bits each in "
-        f"linear layers; {peak_memory(where) / 1e6:,.0f} MB of memory at most"
-    )
+    written = models.generate(model, tokenizer, prompt, max_tokens, chat=chat, on_text=out.write)
+    out.write("\n")
+    facts = {
+        "text": written.text,
+        "tokens": len(written.tokens),
+        "tokens_per_second": written.tokens_per_second,
+        "prompt_tokens": written.prompt_tokens,
+        "prompt_seconds": written.prompt_seconds,
+        "weight_bytes": models.model_bytes(model),
+        "bits_per_weight": models.bits_per_weight(model),
+        "peak_memory_bytes": models.peak_memory(where),
+    }
+    for line in _figures(facts):
+        out.note(line)
+    out.report(facts)
 
 
-def _show(piece: str) -> None:
-    typer.echo(piece, nl=False)
+def _figures(facts: dict[str, Any]) -> Iterator[str]:
+    speed = facts["tokens_per_second"]
+    rate = "" if isnan(speed) else f", {speed:.1f} a second"  # a single token has none
+    yield (
+        f"{facts['tokens']} tokens{rate}; "
+        f"prompt of {facts['prompt_tokens']} read in {facts['prompt_seconds']:.2f} s"
+    )
+    yield (
+        f"{facts['weight_bytes'] / 1e6:,.1f} MB of weights, {facts['bits_per_weight']:.3g} bits "
+        f"each in linear layers; {facts['peak_memory_bytes'] / 1e6:,.0f} MB of memory at most"
+    )

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-import json
 from math import log10, prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 
-from blockscale.checkpoint import Checkpoint, relative_error
+from blockscale.cli.output import Output
+from blockscale.cli.tables import NamedRows
+
+if TYPE_CHECKING:
+    from blockscale.checkpoint import Checkpoint
 
 
 def inspect(
+    out: Output,
     path: Annotated[Path, typer.Argument(help="A folder, or one .safetensors file.")],
     source: Annotated[
         Path | None, typer.Option(help="What it was made of: adds the error of each layer.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List tensors, formats, bits per value, bytes and errors of a checkpoint."""
+    from blockscale.checkpoint import Checkpoint
+
     checkpoint = Checkpoint(path)
     rows = [_row(checkpoint, name) for name in checkpoint.tensors]
     if source is not None:
         _add_errors(rows, checkpoint, Checkpoint(source))
     dialect = checkpoint.dialect.NAME if checkpoint.dialect else "plain"
-    if as_json:
-        totals = _totals(rows)
-        report = {"path": str(path), "dialect": dialect, "tensors": rows, "formats": totals}
-        typer.echo(json.dumps(report, indent=2))
-        return
-    console = Console()
-    console.print(_table(rows, f"{path} ({dialect})", with_errors=source is not None))
-    console.print(_summary(_totals(rows)))
+    totals = _totals(rows)
+    report = {"path": path, "dialect": dialect, "tensors": rows, "formats": totals}
+    table = _table(rows, f"{path} ({dialect})", with_errors=source is not None)
+    out.report(report, table, _summary(totals))
 
 
 def _row(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
@@ -54,6 +54,9 @@ def _row(checkpoint: Checkpoint, name: str) -> dict[str, Any]:
 
 def _add_errors(rows: list[dict[str, Any]], checkpoint: Checkpoint, source: Checkpoint) -> None:
     """Of quantised tensors; those that the source does not have stay without."""
+    from blockscale.checkpoint import as_weights, relative_error
+
+    source.tensors = as_weights(source.tensors, source.files.config)
     for row in rows:
         name = row["name"]
         if not row["quantised"] or name not in source.tensors:
@@ -83,12 +86,9 @@ def _totals(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return totals
 
 
-def _table(rows: list[dict[str, Any]], title: str, *, with_errors: bool) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
-    table.add_column("tensor", overflow="fold")
-    table.add_column("format")
-    for heading in ("shape", "bits", "bytes", *(["SQNR dB"] if with_errors else [])):
-        table.add_column(heading, justify="right")
+def _table(rows: list[dict[str, Any]], title: str, *, with_errors: bool) -> NamedRows:
+    headings = ["tensor", "format", "shape", "bits", "bytes"] + ["SQNR dB"] * with_errors
+    table = NamedRows(title, headings, left=["format"])
     for row in rows:
         cells = [
             row["name"],
@@ -101,7 +101,7 @@ def _table(rows: list[dict[str, Any]], title: str, *, with_errors: bool) -> Tabl
             decibels = row.get("sqnr_db")
             exact = "exact" if row.get("error") == 0 else ""
             cells.append(exact if decibels is None else f"{decibels:.2f}")
-        table.add_row(*cells)
+        table.add(*cells)
     return table
 
 

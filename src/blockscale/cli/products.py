@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blockscale import ops
 from blockscale.checkpoint import Checkpoint
 from blockscale.formats import Format
+from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 # Experts are stored one by one, or all of them in one tensor; `load_into` reads both as one layer.
 _ONE_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.")
-_DOWN = re.compile(r"\.(down|down_proj|w2)\b")  # the product that is not gated
-_GATE_AND_UP = re.compile(r"\.gate_up_proj\b")  # rows of both in one tensor
+_DOWN = re.compile(r"\.(down|down_proj|w2|output_linear)\b")  # the product that is not gated
+_GATE_AND_UP = re.compile(r"\.(gate_up_proj|input_linear)\b")  # rows of both in one tensor
 
 
 @dataclass(frozen=True)
@@ -68,21 +67,13 @@ class Products:
         )
 
 
-def parse_rows(text: str) -> tuple[int, ...]:
-    """ "1,2,4" -> (1, 2, 4)."""
-    try:
-        rows = tuple(int(each) for each in text.split(","))
-    except ValueError:
-        rows = ()
-    if not rows or min(rows) < 1:
-        raise ValueError(f"--rows {text!r}: give numbers of rows such as 1,2,4")
-    return rows
-
-
-def parse_dtype(text: str) -> str:
-    if text not in DTYPES:
-        raise ValueError(f"--dtype {text}: use one of {', '.join(DTYPES)}")
-    return text
+def with_x(problems: list[Problem], format: Format | None, command: str) -> list[Problem]:
+    """The same with x quantised to a format, where one is given."""
+    if format is None:
+        return problems
+    for problem in problems:
+        ops.check_block(command, "x", problem.k, format)
+    return [replace(problem, x=str(Kind(format, canonical(format)))) for problem in problems]
 
 
 def _experts(checkpoint: Checkpoint) -> dict[str, set[str]]:

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import groupby
 from typing import Any
-
-from rich.console import Console
 
 from blockscale import ops
 from blockscale.runtime import tuned, tuned_enabled
 from blockscale.runtime.environment import tuned_folder
 
 
-def show(console: Console) -> None:
-    kept = tuned.results()
-    console.print(summary(), markup=False)
-    for machine in dict.fromkeys(where for where, _, _ in kept):
-        console.print(f"\n{machine.device} ({machine.target})", markup=False)
-        listed = [result for (where, _, _), result in kept.items() if where == machine]
-        for result in sorted(listed, key=lambda each: _order(each.problem)):
-            console.print(f"  {_line(machine, result)}", markup=False)
+def kept() -> list[dict[str, Any]]:
+    """Every result with its machine; rows last, and numbers by their size."""
+    found = [
+        {
+            "device": machine.device,
+            "target": machine.target,
+            "use": _use(machine, result),
+            **asdict(result),
+        }
+        for (machine, _, _), result in tuned.results().items()
+    ]
+    return sorted(found, key=lambda each: (each["device"], each["target"], _order(each["problem"])))
+
+
+def shown(results: list[dict[str, Any]]) -> Iterator[str]:
+    """The same for people."""
+    yield summary()
+    for machine, listed in groupby(results, lambda each: f"{each['device']} ({each['target']})"):
+        yield f"\n{machine}"
+        yield from (f"  {_line(each)}" for each in listed)
+
+
+def facts() -> dict[str, Any]:
+    return {"folder": tuned_folder(), "enabled": tuned_enabled()}
 
 
 def summary() -> str:
@@ -26,13 +43,14 @@ def summary() -> str:
     return f"{tuned_folder()}: {len(tuned.results())} results{off}"
 
 
-def _line(machine: tuned.Machine, result: tuned.Result) -> str:
-    facts = " ".join(f"{name}={value}" for name, value in result.problem.items() if name != "verb")
-    times = f"{result.rule.microseconds:.2f} us by rule, {result.best.microseconds:.2f} us at best"
-    config = " ".join(f"{name}={value}" for name, value in result.best.config.items())
+def _line(result: dict[str, Any]) -> str:
+    problem, rule, best = result["problem"], result["rule"], result["best"]
+    facts = " ".join(f"{name}={value}" for name, value in problem.items() if name != "verb")
+    times = f"{rule['microseconds']:.2f} us by rule, {best['microseconds']:.2f} us at best"
+    config = " ".join(f"{name}={value}" for name, value in best["config"].items())
     return (
-        f"{result.problem.get('verb')} {facts}: {times}, {result.date}, {_use(machine, result)}: "
-        f"{result.best.kernel} {config}"
+        f"{problem.get('verb')} {facts}: {times}, {result['date']}, {result['use']}: "
+        f"{best['kernel']} {config}"
     )
 
 
@@ -45,5 +63,4 @@ def _use(machine: tuned.Machine, result: tuned.Result) -> str:
 
 
 def _order(problem: dict[str, Any]) -> tuple[str, ...]:
-    """Rows last, and numbers by their size."""
     return tuple(f"{problem.get(name)!s:>12}" for name in ("verb", "n", "k", "w", "x", "m"))

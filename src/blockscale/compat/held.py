@@ -8,6 +8,7 @@ one of the tensors it was made from is written to, placed elsewhere or let go.
   those alive. Weak references drop it with the first of them.
 - Each tensor of codes is in one kept QTensor at most. Where experts had to be copied into one
   tensor, the copies therefore never take more memory than the experts themselves.
+- torch does not count what is written through `.data`. An alias shows it, a copy does not.
 """
 
 from __future__ import annotations

@@ -24,10 +24,12 @@ _held = HeldWeights()
 _tables: dict[tuple[int, torch.device, str], Tensor] = {}
 
 
-def kbit_format(k: int) -> Format:
+def kbit_format(k: int, codebook: Tensor | None = None) -> Format:
+    """KBIT2 to KBIT5, with a table of 2^k values where one is given."""
     if k not in (2, 3, 4, 5):
         raise ValueError(f"k must be 2, 3, 4 or 5, got {k}")
-    return CATALOGUE[f"kbit{k}"]
+    format = CATALOGUE[f"kbit{k}"]
+    return format if codebook is None else format.replace(codebook=codebook.tolist())
 
 
 def prepared_layout(k: int, device: torch.device) -> Layout:
@@ -59,9 +61,7 @@ def quantize_kbit(
     codebook: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A, flattened, padded to blocks of 32 -> packed int32 [blocks * k], absmax uint8, codebook."""
-    format = kbit_format(k)
-    if codebook is not None:
-        format = format.replace(codebook=codebook.tolist())  # which must have 2^k values
+    format = kbit_format(k, codebook)
     _check_range(A)
     flat = A.detach().reshape(1, -1)
     flat = torch.nn.functional.pad(flat, (0, -flat.shape[-1] % _BLOCK))

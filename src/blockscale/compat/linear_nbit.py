@@ -15,11 +15,20 @@ class LinearNbit(PackedModule):
 
     The weight is held as in `blockscale.nn.Linear`: packed for the kernels of its device at its
     first use, never cast, and canonical in the state dict.
+
+    codebook   2^k values, such as `create_normal_float_codebook(k, method="bin_means")`
     """
 
     bias: torch.nn.Parameter | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, k: int = 4) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        k: int = 4,
+        codebook: Tensor | None = None,
+    ) -> None:
         super().__init__()
         if weight.dim() != 2:
             raise ValueError(f"LinearNbit: weight must be [N, K], got {list(weight.shape)}")
@@ -28,12 +37,14 @@ class LinearNbit(PackedModule):
             raise ValueError(
                 f"LinearNbit: bias must be [{self.out_features}], got {list(bias.shape)}"
             )
-        self._hold("weight", quantize(weight, kbit_format(k), scale="mse"))
+        self._hold("weight", quantize(weight, kbit_format(k, codebook), scale="mse"))
         self.bias = as_parameter(bias)
 
     @classmethod
-    def from_linear(cls, layer: torch.nn.Linear, *, k: int = 4) -> LinearNbit:
-        return cls(layer.weight, layer.bias, k=k)
+    def from_linear(
+        cls, layer: torch.nn.Linear, *, k: int = 4, codebook: Tensor | None = None
+    ) -> LinearNbit:
+        return cls(layer.weight, layer.bias, k=k, codebook=codebook)
 
     @property
     def weight(self) -> QTensor:

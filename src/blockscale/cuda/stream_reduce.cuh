@@ -65,9 +65,10 @@ struct Finish {
 
     BS_DEVICE int row_of(int quad) const { return first_row + quad / QUADS; }
     BS_DEVICE int column_of(int quad) const { return blockIdx.x * ROWS + quad % QUADS * 4; }
+    BS_DEVICE bool is_stored(int quad) const { return column_of(quad) < a.n; }
 
     BS_DEVICE void store_plain(const Quad& sum, int quad) const {
-        if (column_of(quad) >= a.n) return;
+        if (!is_stored(quad)) return;
         float value[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) value[j] = sum.of[0][j] * tensor_scale[0];
@@ -75,8 +76,8 @@ struct Finish {
     }
 
     BS_DEVICE void store(const Quad& sum, int quad) const {
+        if (!is_stored(quad)) return;
         const int row = row_of(quad), column = column_of(quad);
-        if (column >= a.n) return;
         float y[BRANCHES][4], value[4];
         const float x_scale = a.x_scale ? a.x_scale[row] : 1.0f;
 #pragma unroll
@@ -154,8 +155,11 @@ BS_DEVICE void reduce_and_store(const Arguments& a, float* left, const Rows& row
                         make_float4(sum.of[i][0], sum.of[i][1], sum.of[i][2], sum.of[i][3]);
             });
     meet_cluster();
+    // A sum that is not stored is not loaded either: nothing would wait for the load before this block leaves the
+    // cluster, and the block that it reads from may have ended by the time it is carried out.
     finish_quads<SPLITS>(
         finish, quads * split / SPLITS, quads * (split + 1) / SPLITS, [&](Quad& sum, int quad) {
+            if (!finish.is_stored(quad)) return;
 #pragma unroll
             for (int s = 0; s < SPLITS; s++)
 #pragma unroll

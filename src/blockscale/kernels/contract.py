@@ -22,10 +22,17 @@ A kernel that is compiled at run time also offers
 
 and one whose launches should cost the host little
 
-    Launch(problem, config, weights)    all that does not change between calls on the same weights;
+    Launch(problem, config, weights, frozen)
+                                        all that does not change between calls on the same weights;
                                         called with (x, biases, group_sizes, out)
 
+    its ALIGNED                         bytes at whose multiples codes and scales must start
     its settled_version, quick(bias)    optional: see `QuickLaunch`
+
+`frozen` is a promise of whoever owns the weights: only torch's own operations write to them, and
+these are counted in `Tensor._version`. Without it a launch must assume that the kernel ahead in the
+stream writes the weights: it waits for that kernel before it reads them, and no kernel may depend
+on what a codebook holds.
 
 A config with a true `quantizes_x` takes plain rows where x of the problem is quantised, and rounds
 them itself, to the same bits.
@@ -36,6 +43,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from blockscale.problem import Problem
@@ -57,7 +65,7 @@ class QuickLaunch(NamedTuple):
     function: int
     config: bytes
     attributes: bytes
-    counted: tuple[Tensor, ...]  # the sum of whose versions is:
+    counted: tuple[Tensor, ...]  # weights that were promised not to change; their versions' sum:
     version: int
     device_index: int
 
@@ -70,15 +78,30 @@ class Parts(NamedTuple):
     tensor_scale: Tensor | None
     codebook: Tensor | None
 
-    def contiguous(self) -> Parts:
-        """Matrices or rows of a larger tensor are copied: for code that takes all there is."""
-        scale, table = self.tensor_scale, self.codebook
-        return Parts(
-            self.codes.contiguous(),
-            self.scale.contiguous(),
-            None if scale is None else scale.contiguous(),
-            None if table is None else table.contiguous(),
-        )
+    def placed(self, aligned: int) -> Parts:
+        """Matrices or rows of a larger tensor are copied: for code that takes all there is. So is
+        what does not start where it must; see `why_copied`."""
+        return Parts(*(_placed(part, each) for part, each in self._alignments(aligned)))
+
+    def why_copied(self, aligned: int) -> str | None:
+        """None where `placed` copies nothing. Codes and scales must start at a multiple of
+        `aligned` bytes, numbers at one of their own size."""
+        for name, (part, each) in zip(self._fields, self._alignments(aligned), strict=True):
+            if part is not None and not part.is_contiguous():
+                return f"{name} is a view of something larger, with gaps"
+            if part is not None and part.data_ptr() % each:
+                return f"{name} starts at an address that is no multiple of {each}"
+        return None
+
+    def _alignments(self, aligned: int) -> tuple[tuple[Tensor | None, int], ...]:
+        codes, scale, tensor_scale, codebook = self
+        return (codes, aligned), (scale, aligned), (tensor_scale, 4), (codebook, 4)
+
+
+def _placed(part: Tensor | None, aligned: int) -> Any:
+    if part is None or (part.is_contiguous() and part.data_ptr() % aligned == 0):
+        return part
+    return part.clone(memory_format=torch.contiguous_format)
 
 
 class Kernel(Protocol):

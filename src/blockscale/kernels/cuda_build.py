@@ -53,12 +53,15 @@ def _specialised(
 
 
 def builds(problem: Problem, config: Config | None = None) -> list[Build]:
-    """For the table a format is born with; others compile at their first use."""
+    """For the table a format is born with, frozen; then for any table, where that is another."""
     format = problem.w_kind.format
     table = format.codebook
     mirrored = all(low == -high for low, high in zip(table, reversed(table), strict=True))
-    symmetric = mirrored or format.element.bits < 4
-    return [stream_build(problem, config or stream_configs(problem)[0], symmetric)]
+    kinds = (
+        [True] if not table or format.element.bits < 4 else [True, False] if mirrored else [False]
+    )
+    chosen = config or stream_configs(problem)[0]
+    return [stream_build(problem, chosen, symmetric) for symmetric in kinds]
 
 
 def instructions(build: Build) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from blockscale.kernels.cuda_arguments import (
 from blockscale.kernels.cuda_build import stream_build
 from blockscale.kernels.cuda_config import Config, decodes_x, matrices, x_dtype
 from blockscale.kernels.cuda_stream import stream_shared
-from blockscale.kernels.cuda_tables import is_symmetric
+from blockscale.kernels.cuda_tables import counted, is_symmetric
 from blockscale.kernels.cuda_workspace import workspace
 from blockscale.kernels.dequantize.sm80 import decode
 from blockscale.numerics import parse_activation
@@ -32,16 +32,20 @@ _ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 class Launch:
     """A call on some weights, with everything found out that does not change between calls.
 
-    From the third call on with unchanged weights, these are copied before the kernel ahead in the
-    stream has ended: the calls before have waited for whatever wrote them. A change by torch is
-    seen by the weights' version, and counting starts again.
+    Frozen weights are copied before the kernel ahead in the stream has ended, from the third call
+    on: the calls before have waited for whatever wrote them. A change by torch is seen by the
+    weights' version, and counting starts again. Other weights may be written without a trace
+    (`Tensor.data`, another library, inference mode), so every call waits for the kernel ahead.
     """
 
+    ALIGNED = 16  # bytes that `cp.async` and TMA copy at a time
     _SETTLES_AFTER = 2  # calls
 
-    def __init__(self, problem: Problem, config: Config, weights: tuple[Parts, ...]) -> None:
-        self._problem, self._config = problem, config
-        self._weights = [part.contiguous() for part in weights]
+    def __init__(
+        self, problem: Problem, config: Config, weights: tuple[Parts, ...], frozen: bool = False
+    ) -> None:
+        self._problem, self._config, self._frozen = problem, config, frozen
+        self._weights = [part.placed(self.ALIGNED) for part in weights]
         self._device = self._weights[0].codes.device
         self._tables = [part.codebook for part in self._weights if part.codebook is not None]
         self._kernel = self._find_kernel()
@@ -51,10 +55,7 @@ class Launch:
         self._shared = stream_shared(problem, config)
         self._cluster = config.splits if config.cluster else 1
         self._overlaps = can_overlap(problem.target)
-        written = [part.codes for part in self._weights]
-        written += [part.scale for part in self._weights] + self._tables
-        written += [part.tensor_scale for part in self._weights if part.tensor_scale is not None]
-        self._counted = [tensor for tensor in written if not tensor.is_inference()]
+        self._counted = counted(self._weights) if frozen else []
         self._version = -1
         self._calls = 0
         self._decodes_x = decodes_x(problem, config)
@@ -62,9 +63,10 @@ class Launch:
         self._template = bytes(self._fixed())
 
     def _find_kernel(self) -> Function:
-        """By what the tables hold now."""
-        halved = self._problem.w_kind.format.element.bits >= 4  # shorter tables are kept whole
-        symmetric = not halved or all(is_symmetric(table) for table in self._tables)
+        """By what the tables hold now, if that can be told from what they held at another call."""
+        whole = self._problem.w_kind.format.element.bits < 4  # shorter tables are not halved
+        mirrored = self._frozen and all(is_symmetric(table) for table in self._tables)
+        symmetric = whole or not self._tables or mirrored
         return function(stream_build(self._problem, self._config, symmetric), self._device)
 
     def _fixed(self) -> Arguments | WideArguments:
@@ -130,13 +132,13 @@ class Launch:
 
     @property
     def settled_version(self) -> int | None:
-        """Of the weights; None while they may still be written to."""
+        """Of frozen weights, 0 of others; None until calls have been alike for long enough."""
         return self._version if self._calls > self._SETTLES_AFTER else None
 
     def quick(
         self, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
     ) -> QuickLaunch | None:
-        """Once weights are settled, and x is a plain tensor; None where launches differ in more."""
+        """Once calls are alike, and x is a plain tensor; None where launches differ in more."""
         problem, version = self._problem, self.settled_version
         dtypes = {bias.dtype for bias in biases if bias is not None}
         differ = "@" in problem.x or len(dtypes) > 1
@@ -144,7 +146,7 @@ class Launch:
             return None
         kind = self._arguments
         arguments = kind.from_buffer_copy(self._template)
-        arguments.out_stride, arguments.settled = problem.n, 1
+        arguments.out_stride, arguments.settled = problem.n, self._frozen
         for dtype in dtypes:
             arguments.bias_dtype = _DTYPES[dtype_name(dtype)]
         if group_sizes is not None:
@@ -174,6 +176,7 @@ class Launch:
         return matrix_map(index, address, *matrix, *box)
 
     def _is_settled(self) -> bool:
+        """Whether no kernel that may still run writes the weights."""
         version = 0
         for tensor in self._counted:
             version += tensor._version  # which only grows
@@ -182,7 +185,7 @@ class Launch:
                 self._kernel = self._find_kernel()
             self._version, self._calls = version, 0
         self._calls += 1
-        return self._calls > self._SETTLES_AFTER
+        return self._frozen and self._calls > self._SETTLES_AFTER
 
     def _add_scales(
         self, arguments: Arguments | WideArguments, x: Parts

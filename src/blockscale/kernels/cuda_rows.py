@@ -53,13 +53,25 @@ def blocked_matrices(scale: Tensor, blocks: int) -> Matrices:
     return Matrices(scale.data_ptr(), scale.stride(0), -(-blocks // 4) * 512)
 
 
-def aligned(tensor: Tensor) -> Tensor:
-    """With adjacent columns, and rows that start where a lane's accesses may; else a copy."""
+def aligned(tensor: Tensor, to: int = _ALIGNED) -> Tensor:
+    """With adjacent columns, and rows that start at multiples of `to` bytes, which a lane reads or
+    writes at a time; else a copy."""
     size = tensor.element_size()
     starts = [tensor.data_ptr(), *(step * size for step in tensor.stride()[:-1])]
-    if tensor.stride(-1) == 1 and all(start % _ALIGNED == 0 for start in starts):
+    if tensor.stride(-1) == 1 and all(start % to == 0 for start in starts):
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def aligned_numbers(tensor: Tensor) -> Tensor:
+    """That start at a multiple of their own size, as all of torch's own memory does; else a copy.
+    Their strides are free."""
+    return tensor.clone() if tensor.data_ptr() % tensor.element_size() else tensor
+
+
+def code_access(bits: int, packing: str) -> int:
+    """Bytes of codes that a lane reads at a time, of a run of eight: see cuda/memory.cuh."""
+    return 1 if packing == "planes" else bits & -bits
 
 
 def blocks_for(units: int, repeat: int, threads: int = THREADS) -> int:

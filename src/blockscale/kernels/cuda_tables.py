@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -9,26 +10,36 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from blockscale.formats import Float, parse_element
+from blockscale.kernels.contract import Parts
 from blockscale.numerics import cast
 
-_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # table -> (version, symmetric)
+_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # table -> (its state, symmetric)
+
+
+def counted(weights: Sequence[Parts]) -> list[Tensor]:
+    """The tensors whose changes in place are counted: those of inference mode have no version."""
+    present = [tensor for part in weights for tensor in part if tensor is not None]
+    return [tensor for tensor in present if not tensor.is_inference()]
 
 
 def is_symmetric(table: Tensor) -> bool:
-    """Whether the lower half of a codebook mirrors its upper half: half a table decodes it then.
+    """Whether the lower half of a frozen codebook mirrors its upper half: half a table decodes it
+    then.
 
-    The table is fetched at its first use. A table first seen while a CUDA graph is captured, when
-    nothing can be fetched, counts as any table, which is always right.
+    The table is fetched at its first use, and again where its address or its version has changed.
+    Only frozen tables may be asked about: others can change without either. A table first seen
+    while a CUDA graph is captured, when nothing can be fetched, counts as any table, which is
+    always right.
     """
-    version = 0 if table.is_inference() else table._version  # grows with every change in place
+    state = table.data_ptr(), None if table.is_inference() else table._version
     found = _known.get(table)
-    if found is not None and found[0] == version:
+    if found is not None and found[0] == state:
         return bool(found[1])
     if torch.cuda.is_current_stream_capturing():
         return False
     values = table.detach().cpu()
     symmetric = torch.equal(values, -values.flip(0))
-    _known[table] = version, symmetric
+    _known[table] = state, symmetric
     return symmetric
 
 

@@ -49,7 +49,7 @@ def pack_fragments(
     target = fragments(format)
     if target is None:
         raise ValueError(f"{format} has no order of fragments")  # `packs_fragments` has said so
-    codes = aligned(codes) if now.codes == "planes" else adjacent_columns(codes)
+    codes = aligned(codes, 4) if now.codes == "planes" else adjacent_columns(codes)
     scale = adjacent_columns(scale)
     packed, scales = (
         torch.empty(each(format, shape), dtype=torch.uint8, device=codes.device)

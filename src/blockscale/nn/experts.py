@@ -6,11 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from blockscale.formats import Format
+from blockscale.formats import format as find_format
 from blockscale.nn.fused import read_fused
 from blockscale.nn.packed import PackedModule, as_parameter, blank, known_x_format
-from blockscale.nn.routing import gather_rows, sort_by_expert, sum_of_experts
+from blockscale.nn.projections import quantize_sharing
+from blockscale.nn.routing import (
+    experts_of_stacked,
+    gather_rows,
+    sort_by_expert,
+    sum_of_experts,
+)
 from blockscale.numerics import Activation, parse_activation
-from blockscale.tensor import QTensor, grouped_gated_matmul, grouped_matmul, quantize
+from blockscale.tensor import QTensor, grouped_gated_matmul, grouped_matmul
 
 _WEIGHTS = ("gate", "up", "down")
 
@@ -26,6 +33,9 @@ class Experts(PackedModule):
     as in `Linear`, and `gate_bias`, `up_bias`, `down_bias`.
 
     x_format   None, or what the inputs of both products are quantised to on the fly
+    stacked    called as Llama 4 calls its experts, with x [e * tokens, hidden] alone: the rows of
+               each expert together, weighted already, zeros for tokens that it does not get. The
+               result is as x is
     """
 
     gate_bias: nn.Parameter | None
@@ -43,12 +53,13 @@ class Experts(PackedModule):
         activation: str | Activation = "silu",
         bias: bool = False,
         x_format: Format | str | None = None,
+        stacked: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.num_experts, self.hidden, self.intermediate = num_experts, hidden, intermediate
-        self.activation = parse_activation(activation)
+        self.activation, self.stacked = parse_activation(activation), stacked
         self.x_format = known_x_format(x_format, hidden, intermediate)
         inner, outer = (num_experts, intermediate, hidden), (num_experts, hidden, intermediate)
         self._hold("gate", blank(format, inner, device))
@@ -70,6 +81,7 @@ class Experts(PackedModule):
         up_bias: Tensor | None = None,
         down_bias: Tensor | None = None,
         x_format: Format | str | None = None,
+        stacked: bool = False,
     ) -> Experts:
         """Around weights that are quantised already. Nothing is copied."""
         weights = dict(zip(_WEIGHTS, (gate, up, down), strict=True))
@@ -84,6 +96,7 @@ class Experts(PackedModule):
             down_format=down.format,
             activation=activation,
             x_format=x_format,
+            stacked=stacked,
             device="meta",
         )
         for name in _WEIGHTS:
@@ -103,10 +116,9 @@ class Experts(PackedModule):
         fused = read_fused(module)
         if isinstance(fused, str):
             raise TypeError(f"Experts.from_fused: {fused}")
-        gate, up, down = (
-            quantize(weight.contiguous(), format, scale=scale)
-            for weight in (fused.gate, fused.up, fused.down)
-        )
+        format = find_format(format)
+        gate, up = quantize_sharing((fused.gate, fused.up), format, scale)
+        (down,) = quantize_sharing((fused.down,), format, scale)
         return cls.from_qtensors(
             gate,
             up,
@@ -116,6 +128,7 @@ class Experts(PackedModule):
             up_bias=fused.up_bias,
             down_bias=fused.down_bias,
             x_format=x_format,
+            stacked=fused.stacked,
         )
 
     @property
@@ -133,9 +146,18 @@ class Experts(PackedModule):
     def forward(
         self,
         hidden_states: Tensor,  # [..., hidden]
-        top_k_index: Tensor,  # [..., top]; numbers that no expert has stand for nobody
-        top_k_weights: Tensor,  # [..., top]
+        top_k_index: Tensor | None = None,  # [..., top]; numbers that no expert has are nobody's
+        top_k_weights: Tensor | None = None,  # [..., top]
     ) -> Tensor:
+        if self.stacked:
+            x = hidden_states.reshape(-1, self.hidden)
+            index = experts_of_stacked(x, self.num_experts)[:, None]
+            return self._routed(x, index, x.new_ones(index.shape)).reshape(hidden_states.shape)
+        if top_k_index is None or top_k_weights is None:
+            raise TypeError("Experts: top_k_index and top_k_weights are needed: who gets each row")
+        return self._routed(hidden_states, top_k_index, top_k_weights)
+
+    def _routed(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         gate, up, down = self._prepared(*_WEIGHTS)
         order, sizes = sort_by_expert(top_k_index, self.num_experts)
         x = gather_rows(hidden_states.reshape(-1, self.hidden), order, top_k_index.shape[-1])
@@ -165,6 +187,8 @@ class Experts(PackedModule):
         ]
         if down != gate:
             parts.append(f"down_format={down}")
+        if self.stacked:
+            parts.append("stacked=True")
         if self.x_format is not None:
             parts.append(f"x_format={self.x_format}")
         return ", ".join(parts)

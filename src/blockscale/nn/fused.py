@@ -4,7 +4,8 @@ transformers keeps the experts of a layer in two 3-D parameters, `gate_up_proj` 
 its expert modules say how: `is_transposed` ([e, k, n] instead of [e, n, k]), `is_concatenated` (all
 gates before all ups, or gates and ups in turn), `has_bias`. What they do between the two products
 is told by `act_fn`, or by the class where it has a gate of its own. They are known by these
-attributes, so nothing is imported.
+attributes, so nothing is imported. Llama 4's say nothing, and are called in their own way: they are
+known by name.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _CLAMPED_GATES = {
     "MiniMaxM3VLExperts": ("swiglu_alpha", "swiglu_limit"),
 }
 
+# Classes that say nothing of their weights, which are [e, k, n] with all gates before all ups, and
+# that take rows which are weighted and stacked by expert already.
+_STACKED = ("Llama4TextExperts",)
+
 
 class FusedExperts(NamedTuple):
     """Views of a module's parameters, as `Experts` wants them."""
@@ -41,6 +46,7 @@ class FusedExperts(NamedTuple):
     gate_bias: Tensor | None = None  # [e, i]
     up_bias: Tensor | None = None  # [e, i]
     down_bias: Tensor | None = None  # [e, h]
+    stacked: bool = False  # called with x [e * tokens, h] alone, see `Experts`
 
 
 def is_fused(module: nn.Module) -> bool:
@@ -53,7 +59,8 @@ def read_fused(module: nn.Module) -> FusedExperts | str:
     name = type(module).__name__
     if not isinstance(getattr(module, "gate_up_proj", None), Tensor):
         return f"{name} has no gate_up_proj"
-    if not (hasattr(module, "is_transposed") and hasattr(module, "is_concatenated")):
+    stacked = name in _STACKED
+    if not (stacked or (hasattr(module, "is_transposed") and hasattr(module, "is_concatenated"))):
         return f"{name} does not say how its weights are stored"
     if getattr(module, "has_post_expert_norm", False):
         return f"{name} normalises the result of each expert"
@@ -61,12 +68,13 @@ def read_fused(module: nn.Module) -> FusedExperts | str:
     if activation is None:
         return f"the gate of {name} is not known here"
     stored: Any = module
-    gate_up, down, concatenated = stored.gate_up_proj, stored.down_proj, stored.is_concatenated
-    if stored.is_transposed:
+    gate_up, down = stored.gate_up_proj, stored.down_proj
+    concatenated = stacked or stored.is_concatenated
+    if stacked or stored.is_transposed:
         gate_up, down = gate_up.mT, down.mT
     gate, up = _halves(gate_up, concatenated)
     if not getattr(module, "has_bias", False):
-        return FusedExperts(gate, up, down, activation)
+        return FusedExperts(gate, up, down, activation, stacked=stacked)
     gate_bias, up_bias = _halves(stored.gate_up_proj_bias, concatenated)
     return FusedExperts(gate, up, down, activation, gate_bias, up_bias, stored.down_proj_bias)
 

@@ -36,12 +36,14 @@ def measure_importance(
     model: nn.Module,
     run: Callable[[nn.Module], object] | None = None,
     where: Where = None,
+    progress: bool | None = None,
 ) -> dict[str, Tensor]:
     """Mean squares of the inputs of linear layers and of fused experts, by name.
 
     run    calls the model on batches; by default, on random token ids. Gradients are off, and the
            model is in evaluation mode meanwhile
     where  which layers, as in `quantize_`
+    progress  a bar on stderr, without `run`; None: where that is a terminal
 
     The result is what `quantize_` takes as `importance`: float32 [k], and [experts, k] for the
     second weight of experts. Layers that nothing reached are left out.
@@ -54,7 +56,7 @@ def measure_importance(
     }
     if run is None and (reason := why_not_random_ids(model)):
         raise ValueError(f"measure_importance: {reason}: pass a function that runs the model")
-    return _measure(model, modules, run)
+    return _measure(model, modules, run, progress)
 
 
 def _is_readable(module: nn.Module) -> bool:
@@ -104,7 +106,10 @@ def _measure(
             run_on_random_ids(model, modules.values(), progress)
         else:
             run(model)
-    return moments.means()
+    found = moments.means()
+    for name, values in found.items():
+        check_numbers("measured", name, values)
+    return found
 
 
 @contextmanager
@@ -143,9 +148,23 @@ def _check_names(model: nn.Module, given: Mapping[str, Tensor], plan: Sequence[S
     for name, values in given.items():
         if name not in weights:
             raise ValueError(f"quantize_: importance has {name!r}, and no weight is called so")
+        check_numbers("quantize_", name, values)
         *lead, _, k = weights[name].shape
         if list(values.shape) not in ([k], [*lead, k]):
             raise ValueError(
                 f"quantize_: importance of {name} must be {[k]}"
                 f"{f' or {[*lead, k]}' if lead else ''}, got {list(values.shape)}"
             )
+
+
+def check_numbers(origin: str, name: str, values: Tensor) -> None:
+    """Importance is finite and not negative; `origin` is who brought it, for the message."""
+    if not bool(values.isfinite().all()):
+        raise ValueError(
+            f"{origin}: importance of {name} has NaN or Inf: leave the layer out, or measure again "
+            "in a wider dtype"
+        )
+    if bool((values < 0).any()):
+        raise ValueError(
+            f"{origin}: importance of {name} has negative numbers, which no importance has"
+        )

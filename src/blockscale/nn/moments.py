@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from blockscale.nn.fused import FusedExperts, read_fused
+from blockscale.nn.routing import experts_of_stacked
 from blockscale.numerics import parse_activation
 
 # Of the mean of a layer's columns. A column that these inputs left at zero may be alive in others.
@@ -73,13 +74,13 @@ def _linear_hook(moments: Moments, name: str) -> Any:
 
 def _experts_hook(moments: Moments, name: str) -> Any:
     def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        x, index = (*inputs, *named.values())[:2]  # as `Experts.forward` takes them
+        x, *routing = (*inputs, *named.values())  # as `Experts.forward` takes them
         fused = read_fused(module)
         if isinstance(fused, str):
             raise TypeError(fused)
-        x = x.reshape(-1, x.shape[-1])
+        x, experts = x.reshape(-1, x.shape[-1]), len(fused.down)
+        index = experts_of_stacked(x, experts)[:, None] if fused.stacked else routing[0]
         moments.add(f"{name}.gate_up_proj", x)
-        experts = len(fused.down)
         for expert, rows in _routed(index, experts):
             between = _between(fused, expert, x[rows])
             moments.add(f"{name}.down_proj", between, expert, experts)

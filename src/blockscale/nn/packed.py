@@ -38,6 +38,7 @@ class _Meaning(NamedTuple):
     format: Format
     shape: tuple[int, ...]
     layout: Layout
+    frozen: bool  # packed here: nobody else has the memory
 
 
 def _while_tracing(method: _Method) -> _Method:
@@ -82,7 +83,8 @@ class PackedModule(nn.Module):
         for field in FIELDS:
             self.register_buffer(f"{name}_{field}", getattr(q, field))
         # Last, for threads in `_prepared`; a new dict, since replicas of a module share the old.
-        self._meanings = {**self._meanings, name: _Meaning(q.format, q.shape, q.layout)}
+        meaning = _Meaning(q.format, q.shape, q.layout, q.frozen)
+        self._meanings = {**self._meanings, name: meaning}
 
     def qtensors(self) -> dict[str, QTensor]:
         """The weights by name, as they are held."""
@@ -119,9 +121,9 @@ class PackedModule(nn.Module):
         return made if same else None
 
     def _make(self, name: str) -> QTensor:
-        format, shape, layout = self._meanings[name]
+        format, shape, layout, frozen = self._meanings[name]
         codes, scale, tensor_scale, codebook = (getattr(self, f"{name}_{f}") for f in FIELDS)
-        return QTensor(format, shape, codes, scale, tensor_scale, codebook, layout)
+        return QTensor(format, shape, codes, scale, tensor_scale, codebook, layout, frozen)
 
     def _prepared(self, *names: str) -> list[QTensor]:
         """The weights in the layout of their device's kernels; the first time, they are packed.
@@ -152,7 +154,7 @@ class PackedModule(nn.Module):
         with _preparing, torch.inference_mode(mode=False), torch.no_grad():
             for name, q in self.qtensors().items():
                 if (ready := q.prepare()) is not q:
-                    self._hold(name, ready)
+                    self._hold(name, _owned(ready).freeze())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         self._made = {}  # else the bytes would stay where they were, too
@@ -162,7 +164,7 @@ class PackedModule(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, (format, _, _) in self._meanings.items():
+        for name, (format, *_) in self._meanings.items():
             q = self._held(name).pack(canonical(format))
             for field in FIELDS:
                 if getattr(q, field) is not None:
@@ -182,7 +184,7 @@ class PackedModule(nn.Module):
         error_msgs: list[str],
     ) -> None:
         saved = local_metadata.get("formats", {})
-        for name, (format, _, _) in self._meanings.items():
+        for name, (format, *_) in self._meanings.items():
             if saved.get(name, format.spec) != format.spec:
                 error_msgs.append(
                     f"{prefix}{name} was saved as {saved[name]}, this module holds {format.spec}"
@@ -194,7 +196,7 @@ class PackedModule(nn.Module):
                 if held is not None and given.dtype != held.dtype:
                     error_msgs.append(f"{prefix}{key} must be {held.dtype}, got {given.dtype}")
             if present:  # what is held may be another's too: load into a copy
-                self._hold(name, _copy(self._held(name).pack(canonical(format))))
+                self._hold(name, self._held(name).pack(canonical(format)).clone())
         super()._load_from_state_dict(
             state_dict,
             prefix,
@@ -249,6 +251,11 @@ def _move(part: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     return moved.view(part.dtype).reshape(part.shape)
 
 
-def _copy(q: QTensor) -> QTensor:
-    parts = {field: getattr(q, field) for field in FIELDS}
-    return replace(q, **{name: part.clone() for name, part in parts.items() if part is not None})
+def _owned(packed: QTensor) -> QTensor:
+    """Packing makes new codes and scales; what it leaves may be somebody else's, who may write."""
+    scale, table = packed.tensor_scale, packed.codebook
+    return replace(
+        packed,
+        tensor_scale=None if scale is None else scale.clone(),
+        codebook=None if table is None else table.clone(),
+    )

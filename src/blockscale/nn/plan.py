@@ -45,11 +45,22 @@ def weights_of(name: str, module: nn.Module) -> list[Weight]:
     fused = read_fused(module)
     if isinstance(fused, str):
         parameters = module.named_parameters(recurse=False)
-        return [Weight(f"{name}.{key}", (each,)) for key, each in parameters if each.dim() == 3]
+        return [Weight(f"{name}.{key}", (each,)) for key, each in parameters if _is_weight(each)]
     return [
         Weight(f"{name}.gate_up_proj", (fused.gate, fused.up)),
         Weight(f"{name}.down_proj", (fused.down,)),
     ]
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Whether a user may expect it to be quantised; embeddings are looked up, not multiplied."""
+    parameters = module.parameters(recurse=False)
+    return not isinstance(module, nn.Embedding) and any(map(_is_weight, parameters))
+
+
+def _is_weight(parameter: Tensor) -> bool:
+    """A matrix, or those of several experts."""
+    return parameter.dim() in (2, 3)
 
 
 def make_plan(
@@ -61,7 +72,8 @@ def make_plan(
     """A step for each layer, in the order of the model; an error where none would change it."""
     places: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, (nn.Linear, PackedModule)) or is_fused(module):
+        layer = isinstance(module, (nn.Linear, PackedModule)) or is_fused(module)
+        if layer or (name and _has_weights(module)):
             places.setdefault(id(module), []).append(name)
     if [""] in places.values():
         raise TypeError(
@@ -93,6 +105,8 @@ def _refuses(
         around = model.get_submodule(name.rpartition(".")[0])
         if isinstance(around, nn.TransformerEncoderLayer):
             return "its weight is read by the layer around it, which has a path of its own"
+    elif not is_fused(module):
+        return f"{type(module).__name__} is no nn.Linear and no fused experts"
     elif isinstance(fused := read_fused(module), str):
         return fused
     for parameter in module.parameters(recurse=False):

@@ -22,6 +22,7 @@ from blockscale.nn.linear import Linear
 from blockscale.nn.packed import PackedModule, known_x_format
 from blockscale.nn.plan import Step, Weight, make_plan, weights_of
 from blockscale.nn.progress import track
+from blockscale.nn.projections import shared_tensor_scales
 from blockscale.nn.report import LayerReport, Report
 from blockscale.nn.selection import Formats, Where, selector
 from blockscale.numerics import check_rule
@@ -71,22 +72,40 @@ def quantize_(
     plan = make_plan(model, formats, selector(where), x_format)
     _check_loaded(model, plan)
     found = find_importance(model, importance, scale, plan, progress)
-    rule = _Rule(scale, found.by_name)
+    rule = _Rule(scale, found.by_name, _shared_scales(model, plan, codebook), codebook)
     layers: list[LayerReport] = []
     with torch.inference_mode(mode=False):  # what that makes could never take part in training
         for names, decision in track(plan, lambda step: step.names[0], progress):
             if isinstance(decision, str):
                 layers += _kept(names[0], model.get_submodule(names[0]), decision)
             else:
-                layers += _swap(model, names, decision, rule, x_format, codebook)
+                layers += _swap(model, names, decision, rule, x_format)
     return Report(tuple(layers), formats.unused, found.origin)
 
 
 class _Rule(NamedTuple):
-    """How block scales are chosen."""
+    """How scales are chosen."""
 
     scale: str
     importance: Mapping[str, Tensor]  # by the names of weights
+    tensor_scales: Mapping[str, Tensor]  # by the names of weights that share theirs with others
+    codebook: str | None
+
+
+def _shared_scales(
+    model: nn.Module, plan: Sequence[Step], codebook: str | None
+) -> dict[str, Tensor]:
+    """A weight with a table of its own has a range of its own, and keeps its tensor scale."""
+    chosen = [
+        (weight, format)
+        for names, decision in plan
+        if not isinstance(decision, str)
+        for weight, format in zip(
+            weights_of(names[0], model.get_submodule(names[0])), decision, strict=True
+        )
+        if codebook is None or not _is_fittable(format)
+    ]
+    return shared_tensor_scales(chosen)
 
 
 def _check_loaded(model: nn.Module, plan: Sequence[Step]) -> None:
@@ -123,16 +142,21 @@ def _swap(
     formats: tuple[Format, ...],
     rule: _Rule,
     x_format: Format | str | None,
-    codebook: str | None,
 ) -> list[LayerReport]:
     """Quantise one layer, and let go of its numbers."""
     module = model.get_submodule(names[0])
     layers, parts = [], []
     for weight, format in zip(weights_of(names[0], module), formats, strict=True):
-        fitted = _with_codebook(weight, format, codebook)
+        fitted = _with_codebook(weight, format, rule.codebook)
         weights = rule.importance.get(weight.name)
         made = [
-            quantize(part.contiguous(), fitted, scale=rule.scale, importance=weights)
+            quantize(
+                part.contiguous(),
+                fitted,
+                scale=rule.scale,
+                tensor_scale=rule.tensor_scales.get(weight.name),
+                importance=weights,
+            )
             for part in weight.parts
         ]
         after = sum(q.nbytes for q in made)
@@ -175,6 +199,7 @@ def _assemble(
         up_bias=fused.up_bias,
         down_bias=fused.down_bias,
         x_format=x_format,
+        stacked=fused.stacked,
     )
 
 

@@ -30,3 +30,12 @@ def sum_of_experts(y: Tensor, order: Tensor, weights: Tensor) -> Tensor:
     places = torch.arange(len(order), device=order.device)
     back = torch.empty_like(order).scatter_(0, order, places)
     return (y[back].reshape(*weights.shape, y.shape[-1]) * weights[..., None]).sum(-2)
+
+
+def experts_of_stacked(x: Tensor, num_experts: int) -> Tensor:
+    """x [experts * tokens, hidden], the rows of each expert together -> the expert of each row.
+
+    Rows of zeros, which stand for tokens that were not sent to it, have none.
+    """
+    every = torch.arange(num_experts, device=x.device).repeat_interleave(len(x) // num_experts)
+    return every.masked_fill(~x.any(-1), num_experts)

@@ -14,8 +14,8 @@ from blockscale.ops.library import (
 )
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
-from blockscale.ops.plan import Plan, make_plan
-from blockscale.ops.quantize import repack
+from blockscale.ops.plan import Plan, make_plan, why_copied
+from blockscale.ops.quantize import derive_tensor_scale, repack
 from blockscale.ops.quick import keep_quick_call, run_quickly
 from blockscale.ops.tuning.report import Tuning
 from blockscale.ops.tuning.sources import source_hash
@@ -48,6 +48,7 @@ __all__ = [
     "check_positive",
     "choose",
     "dequantize",
+    "derive_tensor_scale",
     "explain",
     "gated_matmul",
     "grouped_gated_matmul",
@@ -65,4 +66,5 @@ __all__ = [
     "run_quickly",
     "source_hash",
     "tune",
+    "why_copied",
 ]

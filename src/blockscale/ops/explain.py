@@ -20,6 +20,7 @@ class Explanation:
     answers: list[Answer]
     ceilings: Ceilings
     choice: Choice
+    copied: str | None = None  # why the weights are copied at every call
 
     @property
     def kernel(self) -> str:
@@ -74,14 +75,16 @@ class Explanation:
     def _weights(self) -> str:
         format, layout = self.problem.w_kind
         wanted = prepared_layout(format, self.problem.target)
+        if self.copied:
+            return f"in {layout}, copied at every call: {self.copied}; q.clone() once mends that"
         if layout == wanted:
             return f"in {layout}, the layout this target's kernels read"
         return f"in {layout}; this target's kernels read {wanted}: w.prepare() once"
 
 
-def explain(problem: Problem, device: torch.device) -> Explanation:
+def explain(problem: Problem, device: torch.device, copied: str | None = None) -> Explanation:
     limits = ceilings(device, problem.out_dtype, *_integers(problem))
-    return Explanation(problem, answers(problem), limits, choose(problem))
+    return Explanation(problem, answers(problem), limits, choose(problem), copied)
 
 
 def _integers(problem: Problem) -> tuple[torch.dtype, ...]:

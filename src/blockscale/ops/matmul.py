@@ -150,6 +150,8 @@ def run(call: MatmulCall, problem: Problem | None = None) -> Tensor:
         validate.check_positive(call.verb, "x_tensor_scale", call.x_tensor_scale)
     if problem is None:
         problem = call.problem()
+    for weight in call.weights:
+        validate.check_allocated(call.verb, weight)
     if call.x_format and not quantizes_x(problem):
         call = _with_quantized_x(call)
     if call.group_sizes is not None and (call.group_sizes.device.type == "cpu" or checks_enabled()):

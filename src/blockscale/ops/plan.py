@@ -3,6 +3,10 @@
 Checking a call and choosing its kernel takes longer than a small product. A kernel that
 offers a `Launch` is asked for one, and the plan is kept with the weights.
 
+A launch has the addresses of the weights in it. Torch can move a tensor to other memory
+(`Tensor.data = ...`, `set_`, `untyped_storage().resize_`), so a plan remembers where each tensor
+was and is of no use once one has moved.
+
 Sizes are given to torch one by one: it takes a microsecond longer to read a tuple.
 """
 
@@ -18,7 +22,10 @@ from blockscale.kernels import Parts
 from blockscale.ops.choose import Choice, choose
 from blockscale.ops.matmul import MatmulCall, quantizes_x
 from blockscale.ops.operand import Operand, as_groups, as_rows
+from blockscale.ops.validate import check_allocated
 from blockscale.problem import Problem
+
+_data_ptr = Tensor.data_ptr
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,13 @@ class Plan:
     out_shape: tuple[int, ...]
     out_dtype: torch.dtype
     kept: tuple[Any, ...]  # what must live as long
+    tensors: tuple[Tensor, ...]  # of the weights, as their owners hold them
+    addresses: tuple[int, ...]  # of these, which the launch has in it
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the weights are where they were."""
+        return tuple(map(_data_ptr, self.tensors)) == self.addresses
 
     @property
     def is_current(self) -> bool:
@@ -54,10 +68,15 @@ class Plan:
         return out if self.x_rows is None else out.view(*self.out_shape)
 
 
-def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
+def make_plan(call: MatmulCall, kept: tuple[Any, ...], frozen: bool = False) -> Plan | None:
     """None where the kernel that runs offers none, there is nothing to run, x is to be quantised
-    before, or weights would have to be copied: a call can let its copy go, a plan would keep it."""
+    before, or weights would have to be copied: a call can let its copy go, a plan would keep it.
+
+    frozen: what the owners of all weights promise; see `kernels.contract`
+    """
     call.validate()
+    for weight in call.weights:
+        check_allocated(call.verb, weight)
     problem = call.problem()
     choice = choose(problem)
     launch = getattr(choice.kernel, "Launch", None)
@@ -65,11 +84,12 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
         return None
     if call.x_format and not quantizes_x(problem):
         return None
-    weights = tuple(as_groups(weight) for weight in call.weights)
-    if not all(part.is_contiguous() for parts in weights for part in parts if part is not None):
+    if why_copied(call, choice) is not None:
         return None
+    weights = tuple(as_groups(weight) for weight in call.weights)
+    tensors = tuple(tensor for weight in call.weights for tensor in weight.tensors)
     return Plan(
-        launch=launch(problem, choice.config, weights),
+        launch=launch(problem, choice.config, weights, frozen),
         choice=choice,
         problem=problem,
         x_rows=None if len(call.x.shape) == 2 else (problem.rows, problem.k),
@@ -78,4 +98,16 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...]) -> Plan | None:
         out_shape=tuple(call.out_shape),
         out_dtype=call.out_dtype,
         kept=kept,
+        tensors=tensors,
+        addresses=tuple(map(_data_ptr, tensors)),
     )
+
+
+def why_copied(call: MatmulCall, choice: Choice) -> str | None:
+    """Why the kernel that runs copies weights at every call; None where it takes them as they are,
+    or does not say."""
+    launch = getattr(choice.kernel, "Launch", None)
+    if launch is None:
+        return None
+    found = (as_groups(weight).why_copied(launch.ALIGNED) for weight in call.weights)
+    return next(filter(None, found), None)

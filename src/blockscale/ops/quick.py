@@ -15,7 +15,13 @@ from torch import Tensor
 from blockscale.ops.choose import choose
 from blockscale.ops.plan import Plan
 from blockscale.ops.unobserved import QUESTIONS
-from blockscale.runtime import CHECKS, ask_deterministic, is_deterministic, load_quick_call
+from blockscale.runtime import (
+    CHECKS,
+    ask_deterministic,
+    is_deterministic,
+    load_quick_call,
+    torch_private,
+)
 
 _extension: Any = load_quick_call()
 _MOST = 16  # kept with a weight, and looked through one by one
@@ -62,6 +68,8 @@ def keep_quick_call(
         **facts,
         key=key,
         kept=plan,
+        weights=plan.tensors,
+        addresses=plan.addresses,
         x=x,
         bias=biases[0],
         up_bias=biases[1] if len(biases) > 1 else None,
@@ -69,13 +77,13 @@ def keep_quick_call(
         up=up,
         activation=activation,
         questions=(
-            *QUESTIONS,
+            *(QUESTIONS or ()),
             *(() if group_sizes is None else ((_extension.is_on, (CHECKS,), False),)),
             (ask_deterministic, (), is_deterministic()),
-            (torch._C._cuda_getDevice, (), index),
+            (torch_private.current_device, (), index),
             (choose, (plan.problem,), plan.choice),
         ),
-        stream=torch._C._cuda_getCurrentRawStream,
+        stream=torch_private.raw_stream,
         stream_arguments=(index,),
         empty=torch.empty_like,
         empty_arguments=(like,),

@@ -103,6 +103,31 @@ def check_weight(verb: str, name: str, w: Operand) -> None:
             f"{verb}: {name} has one tensor scale per row; weights have one per matrix: quantise "
             "without tensor_scale='row'"
         )
+    format, layout = w.parsed
+    expected = {
+        "codes": layout.code_storage_shape(format, tuple(w.shape)),
+        "scale": layout.scale_storage_shape(format, tuple(w.shape)),
+    }
+    for (part, shape), tensor in zip(expected.items(), w.tensors, strict=False):
+        if tuple(tensor.shape) != shape:  # a QTensor is born right, but torch lets tensors change
+            raise ValueError(
+                f"{verb}: {part} of {name} must be {list(shape)} for {w.kind} {list(w.shape)}, "
+                f"got {list(tensor.shape)}: were they changed by .data, set_ or resize_?"
+            )
+
+
+def check_allocated(verb: str, w: Operand) -> None:
+    """That the memory is still there: storages can be freed or cut under a tensor."""
+    for tensor in w.tensors:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
+        needed = (last + 1) * tensor.element_size() if tensor.numel() else 0
+        held = tensor.untyped_storage().nbytes()
+        if held < needed:
+            raise ValueError(
+                f"{verb}: a tensor of the weights needs {needed} bytes and its storage has {held}: "
+                "was it freed by untyped_storage().resize_?"
+            )
 
 
 def check_bias(verb: str, name: str, bias: Tensor | None, shape: tuple[int, ...]) -> None:

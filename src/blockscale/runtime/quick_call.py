@@ -19,7 +19,7 @@ import torch
 from blockscale.runtime.environment import quick_call_override
 from blockscale.runtime.installed import installed_file
 
-_VERSION = 3
+_VERSION = 4
 _NAME, _FILE = "blockscale.runtime._quick_call", "_quick_call.abi3.so"
 
 

@@ -16,12 +16,14 @@ from blockscale import ops
 from blockscale.formats import Format
 from blockscale.numerics import Activation
 from blockscale.runtime import checks_enabled, is_deterministic
+from blockscale.runtime.torch_private import counts_versions
 from blockscale.tensor.qtensor import QTensor
 
 _MOST_PLANS = 256  # kept with a weight: more would be shapes that do not come back
 
 # Asked at every call, so found once.
 _run_quickly, _is_compiling = ops.run_quickly, torch.compiler.is_compiling
+_counts_versions = counts_versions()
 
 
 def repeat_quickly(
@@ -57,7 +59,18 @@ def find_plan(
         return None, None
     key = plan_key(x, weights, biases, group_sizes, activation, x_format, out_dtype)
     plan = None if key is None else weights[0].plans.get(key)
-    return key, (plan if plan is not None and plan.is_current else None)
+    if plan is None:
+        return key, None
+    if not plan.is_in_place:
+        _forget(weights[0])
+        return key, None
+    return key, (plan if plan.is_current else None)
+
+
+def _forget(w: QTensor) -> None:
+    """What was found out before its memory moved: the rest would keep the old memory alive."""
+    w.plans.clear()
+    w.quick_calls.clear()
 
 
 def keep_new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -> ops.Plan | None:
@@ -67,7 +80,8 @@ def keep_new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -
         return None
     if len(plans) >= _MOST_PLANS:
         plans.clear()
-    plans[key] = plan = ops.make_plan(call, tuple(weights[1:]))
+    frozen = _counts_versions and all(weight.frozen for weight in weights)
+    plans[key] = plan = ops.make_plan(call, tuple(weights[1:]), frozen)
     return plan
 
 

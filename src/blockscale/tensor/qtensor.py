@@ -9,7 +9,7 @@ what can be sliced); `prepare` packs it once into what a device's kernels read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -37,6 +37,12 @@ class QTensor:
     tensor_scale   float32, one per matrix (shape[:-2]) or one per row (shape[:-1]); None where the
                    format has none
     codebook       float32 [2^bits], the table that decodes; None for float elements
+    frozen         whether its owner has promised what `freeze` says
+
+    Its tensors may be written to in place, by torch or by anything that a stream or the host orders
+    before the next product: products see it. They may also be moved to other memory of the same
+    shape (`q.codes.data = ...`, `set_`). A CUDA graph reads the addresses that it captured: it sees
+    what is written there, and must be captured again once memory has moved or was freed.
     """
 
     format: Format
@@ -46,6 +52,7 @@ class QTensor:
     tensor_scale: Tensor | None
     codebook: Tensor | None
     layout: Layout
+    frozen: bool = False
 
     def __post_init__(self) -> None:
         if not torch.compiler.is_compiling():  # there the op that made the parts has checked them
@@ -146,7 +153,7 @@ class QTensor:
         codes, scale = ops.repack(
             self.codes, self.scale, self.format, self.shape, self.layout, target
         )
-        return replace(self, codes=codes, scale=scale, layout=target)
+        return replace(self, codes=codes, scale=scale, layout=target, frozen=False)
 
     def prepare(self, device: torch.device | str | None = None) -> QTensor:
         """On `device`, in the one layout that its kernels read, for every m."""
@@ -155,15 +162,33 @@ class QTensor:
 
     def to(self, device: torch.device | str) -> QTensor:
         device = resolve_device(device)
-        if device == self.device:
-            return self
+        return self if device == self.device else self._each(lambda part: part.to(device))
+
+    def clone(self) -> QTensor:
+        """The same in memory of its own, aligned as kernels want it."""
+        return self._each(lambda part: part.clone(memory_format=torch.contiguous_format))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> QTensor:
         return replace(
             self,
-            codes=self.codes.to(device),
-            scale=self.scale.to(device),
-            tensor_scale=None if self.tensor_scale is None else self.tensor_scale.to(device),
-            codebook=None if self.codebook is None else self.codebook.to(device),
+            codes=change(self.codes),
+            scale=change(self.scale),
+            tensor_scale=None if self.tensor_scale is None else change(self.tensor_scale),
+            codebook=None if self.codebook is None else change(self.codebook),
+            frozen=False,
         )
+
+    def freeze(self) -> QTensor:
+        """The same bytes, with the promise that only torch's own operations write to them from now
+        on, outside of inference mode: nothing goes through `Tensor.data`, `numpy()` or a kernel of
+        another library, none of which torch counts in `Tensor._version`.
+
+        It is for whoever owns the bytes; modules of `blockscale.nn` freeze what they have packed.
+        On GPUs from Hopper on, products read frozen weights before the kernel ahead in the stream
+        has ended, and codebooks of 4 and 5 bits are decoded by half a table where the halves
+        mirror each other. Of other weights every product waits for the kernel ahead.
+        """
+        return self if self.frozen else replace(self, frozen=True)
 
     def to_format(
         self, format: Format | str, *, requantize: bool = False, scale: str = "absmax"

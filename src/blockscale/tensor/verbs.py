@@ -164,7 +164,8 @@ def explain(
     With `up` it explains `gated_matmul`, with `group_sizes` the grouped verbs.
     """
     call = _checked_call(x, w, up, group_sizes, activation, x_format, out_dtype)
-    return ops.explain(call.problem(), call.x.device)
+    problem = call.problem()
+    return ops.explain(problem, call.x.device, ops.why_copied(call, ops.choose(problem)))
 
 
 def tune(

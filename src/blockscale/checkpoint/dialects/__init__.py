@@ -24,14 +24,14 @@ from blockscale.checkpoint.dialects.contract import (
     quant_method,
 )
 from blockscale.checkpoint.files import Files
-from blockscale.formats import Format
+from blockscale.formats import MXFP4, Format
 
 WRITABLE: dict[str, WritableDialect] = {
-    dialect.NAME: dialect for dialect in (compressed_tensors, modelopt, blockscale)
+    dialect.NAME: dialect for dialect in (compressed_tensors, modelopt, gpt_oss, blockscale)
 }
 READABLE: dict[str, Dialect] = {
     **cast("dict[str, Dialect]", WRITABLE),
-    **{dialect.NAME: dialect for dialect in (gpt_oss, bitsandbytes)},
+    bitsandbytes.NAME: bitsandbytes,
 }
 
 
@@ -54,8 +54,16 @@ def writable(name: str) -> WritableDialect:
     return WRITABLE[name]
 
 
-def default_dialect(tensors: Iterable[tuple[str, Format, tuple[int, ...]]]) -> str:
-    """compressed-tensors where it holds all of (name, format, shape): most engines read it."""
+def default_dialect(
+    tensors: Iterable[tuple[str, Format, tuple[int, ...]]], model_type: str = ""
+) -> str:
+    """compressed-tensors where it holds all of (name, format, shape): most engines read it.
+
+    MXFP4 for GPT-OSS is what that model is published in, and its other layers stay plain.
+    """
+    tensors = list(tensors)
+    if model_type == "gpt_oss" and all(format == MXFP4 for _, format, _ in tensors):
+        return gpt_oss.NAME
     if all(compressed_tensors.refuses(*tensor) is None for tensor in tensors):
         return compressed_tensors.NAME
     return blockscale.NAME

@@ -1,4 +1,4 @@
-"""gpt-oss: MXFP4 experts with blocks apart and gate and up rows interleaved. Read, not written.
+"""gpt-oss: MXFP4 experts with blocks apart and gate and up rows interleaved.
 
     experts.gate_up_proj_blocks  U8 [e, 2i, h/32, 16]    rows: gate 0, up 0, gate 1, up 1, ...
     experts.gate_up_proj_scales  U8 [e, 2i, h/32]
@@ -15,19 +15,25 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from blockscale.checkpoint.dialects.contract import quant_method
+from blockscale.checkpoint.dialects.contract import Contents, Description, quant_method
+from blockscale.checkpoint.dialects.parts import gate_and_up_in_turn, gate_before_up
 from blockscale.checkpoint.files import Entry, Files
 from blockscale.checkpoint.stored import Parts, Stored
-from blockscale.formats import MXFP4
+from blockscale.formats import MXFP4, Format
 from blockscale.tensor import QTensor
 
 NAME = "gpt-oss"
+SHARES_TENSOR_SCALE = False
+_METHOD = "mxfp4"
 _BLOCK_BYTES = MXFP4.block * MXFP4.element.bits // 8
-_INTERLEAVED = "gate_up_proj"
+_INTERLEAVED, _DOWN = "gate_up_proj", "down_proj"
+
+
+# --- reading ---
 
 
 def recognises(files: Files) -> bool:
-    return quant_method(files) == "mxfp4"
+    return quant_method(files) == _METHOD
 
 
 def find(files: Files) -> list[Stored]:
@@ -62,14 +68,34 @@ def _find_weight(files: Files, blocks: Entry) -> Stored:
 def _assemble(interleaved: bool, parts: Parts) -> QTensor:
     codes, scale = parts["blocks"].flatten(-2), parts["scales"]
     if interleaved:
-        codes, scale = _gate_before_up(codes, -2), _gate_before_up(scale, -2)
+        codes, scale = gate_before_up(codes, -2), gate_before_up(scale, -2)
     return QTensor.from_storage(MXFP4, codes, scale)
 
 
 def _assemble_bias(parts: Parts) -> Tensor:
-    return _gate_before_up(parts[""], -1)
+    return gate_before_up(parts[""], -1)
 
 
-def _gate_before_up(x: Tensor, dim: int) -> Tensor:
-    gate_and_up = torch.arange(x.shape[dim]).unflatten(0, (-1, 2)).T  # [2, i]
-    return x.index_select(dim, gate_and_up.flatten())
+# --- writing ---
+
+
+def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
+    if format != MXFP4:
+        return f"gpt-oss checkpoints hold mxfp4, not {format}"
+    if len(shape) != 3 or not name.endswith((f".{_INTERLEAVED}", f".{_DOWN}")):
+        return "gpt-oss checkpoints hold experts [e, n, k] in mxfp4, and all else plain"
+    return None
+
+
+def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
+    if isinstance(value, Tensor):
+        biased = name.endswith(f"{_INTERLEAVED}_bias")
+        return {name: gate_and_up_in_turn(value, -1) if biased else value}
+    codes, scale = value.codes, value.scale
+    if name.endswith(_INTERLEAVED):
+        codes, scale = gate_and_up_in_turn(codes, -2), gate_and_up_in_turn(scale, -2)
+    return {f"{name}_blocks": codes.unflatten(-1, (-1, _BLOCK_BYTES)), f"{name}_scales": scale}
+
+
+def describe(contents: Contents) -> Description:
+    return Description({"quant_method": _METHOD, "modules_to_not_convert": contents.kept})

@@ -1,4 +1,4 @@
-"""Pieces that the dialects of other libraries share: module-wise names, dtypes, reciprocals."""
+"""Pieces that the dialects of other libraries share: names, dtypes, reciprocals, row orders."""
 
 from __future__ import annotations
 
@@ -47,3 +47,13 @@ def inverse(x: Tensor) -> Tensor:
     at most one part in 2^23; no neighbouring reciprocal would serve them better.
     """
     return torch.ones_like(x) / x
+
+
+def gate_before_up(x: Tensor, dim: int) -> Tensor:
+    """gate 0, up 0, gate 1, up 1, ... -> all gates, then all ups; dim counts from the end."""
+    return torch.flatten(x.unflatten(dim, (-1, 2)).transpose(dim - 1, dim), dim - 1, dim)
+
+
+def gate_and_up_in_turn(x: Tensor, dim: int) -> Tensor:
+    """The other way round."""
+    return torch.flatten(x.unflatten(dim, (2, -1)).transpose(dim - 1, dim), dim - 1, dim)

@@ -19,8 +19,10 @@ from blockscale.kernels.cuda_rows import (
     Matrices,
     Rows,
     aligned,
+    aligned_numbers,
     blocked_matrices,
     blocks_for,
+    code_access,
     matrices,
     rows_of,
 )
@@ -88,15 +90,16 @@ def decode(kind: str, parts: Parts, out: Tensor, overlap: bool = False) -> None:
     format, layout = parse_kind(kind)
     groups, n, k = out.shape
     config = _config(groups * n * k)
-    codes = parts.codes if parts.codes.stride(-1) == 1 else parts.codes.contiguous()
-    scale = parts.scale if parts.scale.stride(-1) == 1 else parts.scale.contiguous()
-    table = None if parts.codebook is None else parts.codebook.contiguous()
+    codes = aligned(parts.codes, code_access(format.element.bits, layout.codes))
+    scale = aligned(parts.scale, format.scale.bits // 8)
+    table = None if parts.codebook is None else aligned(parts.codebook, 4)
+    row_scale = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
     blocked = layout.scales == "blocked"
     written = aligned(out)
     arguments = Arguments(
         matrices(codes),
         blocked_matrices(scale, k // format.block) if blocked else matrices(scale),
-        matrices(parts.tensor_scale),
+        matrices(row_scale),
         None if table is None else table.data_ptr(),
         matrices(written),
         rows_of(groups, n, k // _VALUES),

@@ -6,10 +6,12 @@ from ctypes import Structure, c_int, c_longlong, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from blockscale.formats import CATALOGUE
 from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda_rows import aligned, aligned_numbers
 from blockscale.kernels.cuda_tables import float_table
 from blockscale.kernels.prepared import fragments
 from blockscale.problem import Kind, Problem, dtype_name, parse_kind
@@ -18,6 +20,7 @@ from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, functio
 NAME = "sm80_fragments"
 
 _WARPS = 8
+_WORD = 4  # bytes of codes, scales and tables that a lane reads at a time
 _DTYPES = {"float32": "FLOAT32", "bfloat16": "BFLOAT16", "float16": "FLOAT16"}
 
 
@@ -64,14 +67,15 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
     format, _ = parse_kind(kind)
     groups, n, k = out.shape
     codes, scale = (_adjacent_tiles(part) for part in (parts.codes, parts.scale))
-    table = parts.codebook
-    if table is None:
+    if parts.codebook is None:
         table = float_table(format.element.name, out.device)
-    scaled = parts.tensor_scale
+    else:
+        table = aligned(parts.codebook, _WORD)
+    scaled = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
     arguments = Arguments(
         codes.data_ptr(),
         scale.data_ptr(),
-        table.contiguous().data_ptr(),
+        table.data_ptr(),
         None if scaled is None else scaled.data_ptr(),
         out.data_ptr(),
         codes.stride(0),
@@ -89,8 +93,11 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
 
 
 def _adjacent_tiles(storage: Tensor) -> Tensor:
-    whole = storage.stride(-1) == 1 and storage.stride(-2) == storage.shape[-1]
-    return storage if whole else storage.contiguous()
+    adjacent = storage.stride(-1) == 1 and storage.stride(-2) == storage.shape[-1]
+    aligned_groups = storage.data_ptr() % _WORD == 0 and storage.stride(0) % _WORD == 0
+    if adjacent and aligned_groups:
+        return storage
+    return storage.clone(memory_format=torch.contiguous_format)
 
 
 @lru_cache(maxsize=1024)

@@ -121,7 +121,7 @@ def launch(
         return
     rows = _rows_of(problem, config, x)
     if not config.packs:
-        whole = tuple(part.contiguous() for part in weights)
+        whole = tuple(part.placed(Launch.ALIGNED) for part in weights)
         _multiply(problem, config, rows, whole, biases, ends, activation, out)
         return
     for group, start, stop, first, last in _panels(problem, ends):
@@ -136,15 +136,20 @@ def launch(
 class Launch:
     """A call on some weights, with all that does not change between calls found out.
 
-    Of rows of numbers and weights that are packed; other calls are launched anew each time.
+    Of rows of numbers and weights that are packed; other calls are launched anew each time. What
+    the weights hold is read at every call, so it does not matter whether they are frozen.
     """
 
-    def __init__(self, problem: Problem, config: Config, weights: tuple[Parts, ...]) -> None:
+    ALIGNED = 1  # bytes of codes are read wherever they are
+
+    def __init__(
+        self, problem: Problem, config: Config, weights: tuple[Parts, ...], frozen: bool = False
+    ) -> None:
         self._problem, self._config = problem, config
         self._weights = weights
         self._template = b""
         if not (problem.ragged or config.packs or config.algorithm == "panels"):
-            self._weights = tuple(part.contiguous() for part in weights)
+            self._weights = tuple(part.placed(self.ALIGNED) for part in weights)
             ends = _group_ends(problem, None)
             self._row_begin = (ctypes.c_int64 * len(ends))(*ends)
             # They stand for the real ones.
@@ -212,7 +217,7 @@ def _pack(problem: Problem, part: Parts, group: int, first: int, last: int) -> P
 def _rows_of(problem: Problem, config: Config, x: Tensor | Parts) -> Rows:
     if isinstance(x, Tensor):
         return Rows(x if x.stride(-1) == 1 else x.contiguous(), None, None)
-    x = x.contiguous()  # one tensor scale may be spread over all rows
+    x = x.placed(Launch.ALIGNED)  # one tensor scale may be spread over all rows
     if config.algorithm == "int8":
         return Rows(x.codes, x.tensor_scale, x.scale)
     every, shape = slice(0, problem.rows), (problem.rows, problem.k)

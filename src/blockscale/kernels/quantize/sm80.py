@@ -18,6 +18,7 @@ from blockscale.kernels.cuda_rows import (
     Matrices,
     Rows,
     aligned,
+    aligned_numbers,
     blocked_matrices,
     blocks_for,
     matrices,
@@ -141,7 +142,10 @@ def _launch(
     format, layout = problem.w_kind
     groups, n, k = x.shape
     x = aligned(x)
-    table = None if codebook is None else codebook.contiguous()
+    table = None if codebook is None else aligned(codebook, 4)
+    derived = tensor_scales not in ("NONE", "GIVEN")
+    if tensor_scale is not None and not derived:  # else it is written
+        tensor_scale = aligned_numbers(tensor_scale)
     weights = None if importance is None else aligned(importance.contiguous())
     blocks, units = k // format.block, k // config.values
     if layout.scales == "blocked":
@@ -160,7 +164,6 @@ def _launch(
         rows_of(groups, n, units),
         config.repeat * config.threads,
     )
-    derived = tensor_scales not in ("NONE", "GIVEN")
     every = groups * n * units
     grid = groups * n if derived else blocks_for(every, config.repeat, config.threads)
     kernel = function(_build(problem, tensor_scales, config), x.device)

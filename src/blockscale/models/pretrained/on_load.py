@@ -3,13 +3,15 @@
 transformers reads one parameter at a time (experts that lie apart in the checkpoint are joined
 first), asks whether it is to be quantised, and hands it to an operation that returns what to put
 into the model. Ours returns nothing: it quantises the weight, lets go of the numbers, and once a
-layer has all its parameters puts the quantised one in its place. Beside the packed model there is
-never more than one weight in full.
+layer has all its parameters puts the quantised one in its place. Matrices that share a tensor scale
+wait for each other. Beside the packed model there is never more than one weight in full, or the
+few that wait.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,8 +22,9 @@ from blockscale.models.pretrained.config import BlockscaleConfig
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import FusedExperts, read_fused
 from blockscale.nn.plan import make_plan
+from blockscale.nn.projections import fused_groups, quantize_sharing
 from blockscale.nn.selection import Formats, selector
-from blockscale.tensor import QTensor, quantize
+from blockscale.tensor import QTensor
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,8 @@ class QuantizeOnLoad(ConversionOps):
         self.scale, self.x_format = config.scale, config.x_format
         self.formats = _choose(model, Formats(config.format), config)
         self.quantized: dict[str, dict[str, QTensor]] = {}  # experts -> gate, up, down
+        self.group_of = _groups(model, self.formats)
+        self.waiting: dict[str, Tensor] = {}  # matrices that share a tensor scale
 
     def takes(self, model: Any, name: str) -> bool:
         """Weights of the plan; biases of experts too, which are stored otherwise."""
@@ -61,16 +66,18 @@ class QuantizeOnLoad(ConversionOps):
             path, _, leaf = name.rpartition(".")
             layer = model.get_submodule(path)
             if isinstance(layer, nn.Linear):
-                twin: nn.Module | None = self._linear(layer, path, tensor)
-            else:
-                twin = self._experts(layer, path, leaf, tensor)
-            if twin is not None:
+                self._linears(model, path, tensor)
+            elif (twin := self._experts(layer, path, leaf, tensor)) is not None:
                 model.set_submodule(path, twin)
             missing_keys.discard(name)
         return {}
 
     def check_complete(self) -> None:
-        """Once all is loaded: no experts may be left over."""
+        """Once all is loaded: no experts and no matrices may be left over."""
+        if self.waiting:
+            path = next(iter(self.waiting))
+            lacking = [each for each in self.group_of[path] if each not in self.waiting]
+            raise ValueError(f"the checkpoint has {path} and lacks {', '.join(lacking)}")
         if self.quantized:
             path, parts = next(iter(self.quantized.items()))
             raise ValueError(
@@ -78,10 +85,19 @@ class QuantizeOnLoad(ConversionOps):
             )
         logger.info("blockscale quantised %d layers while loading them", len(self.formats))
 
-    def _linear(self, layer: nn.Linear, path: str, weight: Tensor) -> Linear:
+    def _linears(self, model: Any, path: str, weight: Tensor) -> None:
+        """The layer, with those that share its tensor scale, once the weights of all are there."""
+        self.waiting[path] = weight
+        group = self.group_of[path]
+        if any(each not in self.waiting for each in group):
+            return
+        weights = {each: self.waiting.pop(each) for each in group}
         (format,) = self.formats[path]
-        q = quantize(weight, format, scale=self.scale)
-        return Linear.from_qtensor(q, layer.bias, self.x_format).train(layer.training)
+        made = quantize_sharing(list(weights.values()), format, self.scale)
+        for each, q in zip(weights, made, strict=True):
+            layer = model.get_submodule(each)
+            twin = Linear.from_qtensor(q, layer.bias, self.x_format).train(layer.training)
+            model.set_submodule(each, twin)
 
     def _experts(self, layer: nn.Module, path: str, leaf: str, tensor: Tensor) -> Experts | None:
         """None while parameters are missing."""
@@ -91,11 +107,11 @@ class QuantizeOnLoad(ConversionOps):
         parts = self.quantized.setdefault(path, {})
         if leaf in _WEIGHTS:
             format = self.formats[path][list(_WEIGHTS).index(leaf)]
-            for role in _WEIGHTS[leaf]:
-                weight = getattr(fused, role).contiguous()
-                parts[role] = quantize(weight, format, scale=self.scale)
+            roles = _WEIGHTS[leaf]
+            made = quantize_sharing([getattr(fused, role) for role in roles], format, self.scale)
+            parts |= dict(zip(roles, made, strict=True))
             setattr(layer, leaf, waiting)
-        if len(parts) < 3 or any(b is not None and b.is_meta for b in fused[4:]):
+        if len(parts) < 3 or any(b is not None and b.is_meta for b in _biases(fused)):
             return None
         del self.quantized[path]
         return Experts.from_qtensors(
@@ -105,6 +121,7 @@ class QuantizeOnLoad(ConversionOps):
             up_bias=fused.up_bias,
             down_bias=fused.down_bias,
             x_format=self.x_format,
+            stacked=fused.stacked,
         ).train(layer.training)
 
 
@@ -128,6 +145,22 @@ def _choose(
         else:
             chosen[names[0]] = decision
     return chosen
+
+
+def _biases(fused: FusedExperts) -> tuple[Tensor | None, ...]:
+    return fused.gate_bias, fused.up_bias, fused.down_bias
+
+
+def _groups(model: Any, formats: Mapping[str, tuple[Format, ...]]) -> dict[str, list[str]]:
+    """For each linear layer, the layers that it shares its tensor scale with, itself among them."""
+    layers = {path: model.get_submodule(path) for path in formats}
+    linears = {p: each for p, each in layers.items() if isinstance(each, nn.Linear)}
+    groups = fused_groups(
+        {f"{path}.weight": formats[path][0] for path in linears},
+        {f"{path}.weight": tuple(each.weight.shape) for path, each in linears.items()},
+    )
+    members = [[name.removesuffix(".weight") for name in group] for group in groups]
+    return {path: group for group in members for path in group}
 
 
 def _fused(layer: nn.Module) -> FusedExperts:

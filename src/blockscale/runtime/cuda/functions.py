@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from blockscale.runtime import torch_private
 from blockscale.runtime.cuda.build import Build
 from blockscale.runtime.cuda.compile import cubin
 from blockscale.runtime.cuda.driver import (
@@ -93,7 +94,7 @@ class Function:
         struct = c_void_p(addressof(arguments))
         facts = config[0], self._handle, addressof(struct), None
         # The default stream is that of the current context, whichever GPU that is.
-        if torch._C._cuda_getDevice() == self._index:
+        if torch_private.current_device() == self._index:
             status = self._launch(*facts)
         else:
             status = INVALID_CONTEXT
@@ -186,4 +187,4 @@ def _load(build: Build, device: torch.device) -> Function:
 def current_stream(device: torch.device) -> int:
     """torch's current stream as the driver's handle; far cheaper than torch.cuda.current_stream."""
     index = torch.cuda.current_device() if device.index is None else device.index
-    return int(torch._C._cuda_getCurrentRawStream(index))
+    return int(torch_private.raw_stream(index))

@@ -12,6 +12,7 @@ from math import ceil
 
 import torch
 
+from blockscale.runtime import torch_private
 from blockscale.runtime.timing import Call
 
 _SAMPLE_SECONDS = 0.0015  # a sample is at least so long, which is long beside a pair of events
@@ -68,7 +69,7 @@ def _warm_up(calls: Sequence[Call]) -> None:
 def _between_events(work: Call) -> float:
     """Seconds that the GPU takes."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(_LEAD_CYCLES)
+    torch_private.sleep(_LEAD_CYCLES)
     begin.record()
     work()
     end.record()

@@ -6,9 +6,15 @@ tensor scales for all of it: scales that differ would silently change the others
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import torch
+from torch import Tensor
+
+from blockscale import ops
 from blockscale.formats import Format
+from blockscale.nn.plan import Weight
+from blockscale.tensor import QTensor, quantize
 
 # First of each: the one that comes first in a checkpoint's layer, and names the group.
 _FUSED = (
@@ -41,6 +47,33 @@ def fused_groups(
         label = group_of(name) if fuses else name
         groups.setdefault((label, format, shapes[name][-1]), []).append(name)
     return list(groups.values())
+
+
+def shared_tensor_scales(chosen: Sequence[tuple[Weight, Format]]) -> dict[str, Tensor]:
+    """By the names of weights, for those that share one: fused matrices, and gate and up."""
+    weights = {f"{weight.name}.weight": weight for weight, _ in chosen}
+    formats = {f"{weight.name}.weight": format for weight, format in chosen}
+    found: dict[str, Tensor] = {}
+    for group in fused_groups(formats, {name: each.shape for name, each in weights.items()}):
+        format = formats[group[0]]
+        parts = [part for name in group for part in weights[name].parts]
+        if format.tensor_scale == "amax" and len(parts) > 1:
+            scale = shared_tensor_scale(parts, format)
+            found |= {weights[name].name: scale for name in group}
+    return found
+
+
+def shared_tensor_scale(parts: Sequence[Tensor], format: Format) -> Tensor:
+    """What the rows of all parts would have as one matrix: a tensor scale grows with the amax."""
+    scales = [ops.derive_tensor_scale(p.detach(), format, per_row=False).cpu() for p in parts]
+    return torch.stack(scales).amax(0)
+
+
+def quantize_sharing(parts: Sequence[Tensor], format: Format, scale: str) -> list[QTensor]:
+    """The parts with one tensor scale, where the format has one that follows the data."""
+    shares = format.tensor_scale == "amax" and len(parts) > 1
+    shared = shared_tensor_scale(parts, format) if shares else None
+    return [quantize(p.contiguous(), format, scale=scale, tensor_scale=shared) for p in parts]
 
 
 def check_shared(tensor_scales: Iterable[tuple[str, float]]) -> None:

@@ -1,0 +1,68 @@
+"""What the library uses of torch's private API, found here and nowhere else.
+
+Torch may rename any of these in any release. Nothing is asked for at a call or by name elsewhere,
+and everything has a way without it that is slower and right:
+
+    device, stream      torch.cuda has both, at a microsecond more for each launch
+    questions           where one cannot be asked, every call goes through torch's dispatcher, which
+                        asks it anyway
+    versions            where changes in place are not counted, no weight counts as unchanged
+    sleep               timings of single launches include some of the host's time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+Question = tuple[Callable[..., object], tuple[object, ...], object]  # callable, arguments, answer
+
+
+def find_current_device() -> Callable[[], int]:
+    """The index of the GPU that this thread uses."""
+    found: Callable[[], int] | None = getattr(torch._C, "_cuda_getDevice", None)
+    return found or torch.cuda.current_device
+
+
+def find_raw_stream() -> Callable[[int], int]:
+    """The driver's handle of the current stream of a GPU."""
+    found: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return found or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
+
+
+def find_sleep() -> Callable[[int], object]:
+    """Keeps a GPU busy for so many cycles."""
+    found: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
+    return found or (lambda cycles: None)
+
+
+def find_questions() -> tuple[Question, ...] | None:
+    """Who might want to see a call as an op: traces, modes, transforms, forward gradients. Answers
+    are singletons. None where one of these cannot be asked."""
+    transforms = getattr(torch._C, "_functorch", None)
+    asked: list[tuple[Any, tuple[object, ...], object]] = [
+        (getattr(torch._C, "_is_tracing", None) or _public_is_tracing(), (), False),
+        (getattr(torch._C, "_len_torch_dispatch_stack", None), (), 0),
+        (getattr(torch._C, "_len_torch_function_stack", None), (), 0),
+        (getattr(transforms, "peek_interpreter_stack", None), (), None),
+    ]
+    if any(ask is None for ask, _, _ in asked) or not hasattr(forward_ad, "_current_level"):
+        return None
+    return (*asked, (attrgetter("_current_level"), (forward_ad,), -1))
+
+
+def _public_is_tracing() -> Callable[[], bool]:
+    found: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]  # documented
+    return found
+
+
+def counts_versions() -> bool:
+    """Whether torch counts the changes of a tensor in place."""
+    return hasattr(torch.Tensor, "_version")
+
+
+current_device, raw_stream, sleep = find_current_device(), find_raw_stream(), find_sleep()

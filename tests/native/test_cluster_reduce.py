@@ -1,0 +1,25 @@
+"""Blocks of a cluster read of each other what they store and nothing more."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from blockscale.kernels.matmul import sm80
+from blockscale.runtime.cuda import FOLDER
+
+SOURCE = Path(__file__).with_name("cluster_reduce.cpp")
+# What the kernel is built with, but for warps that share k: they would have to meet.
+BUILD = next(b for b in sm80.every_build("sm_90") if ("BS_CLUSTER", 1) in b.defines)
+DEFINES = {**dict(BUILD.defines), "BS_K_WARPS": 1}
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize("columns", [8, 64])  # one quad of a thread at a time, or several
+def test_no_load_is_left_behind(columns, tmp_path):
+    defined = [f"-D{name}={value}" for name, value in {**DEFINES, "BS_COLUMNS": columns}.items()]
+    command = ["c++", "-std=c++20", "-O0", "-w", f"-I{FOLDER}", *defined, SOURCE]
+    subprocess.run([*command, "-o", tmp_path / "reduce"], check=True)
+    done = subprocess.run([tmp_path / "reduce"], capture_output=True, text=True)
+    assert done.stdout.strip() == "right"
