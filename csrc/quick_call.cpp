@@ -64,7 +64,8 @@ using Launch = int (*)(const LaunchConfig *config, void *function, void **parame
 
 int (*view_of)(void *tensor, View *view) = nullptr;
 PyObject *tensor_type = nullptr, *parameter_type = nullptr, *is_grad_enabled = nullptr;
-PyObject *requires_grad_name = nullptr, *version_name = nullptr, *is_neg_name = nullptr;
+PyObject *is_neg = nullptr;  // torch.Tensor's, not yet bound to one: found once
+PyObject *requires_grad_name = nullptr, *version_name = nullptr;
 PyTypeObject *quick_call_type = nullptr;
 
 // A tensor of some kind and shape.
@@ -219,7 +220,7 @@ Answer needs_gradient(const Operands &given) {
 Answer is_negated(const Operands &given) {
   for (PyObject *tensor : {given.x, given.others[kBias], given.others[kUpBias]}) {
     if (tensor == Py_None) continue;
-    const Answer of_one = truth(PyObject_CallMethodObjArgs(tensor, is_neg_name, nullptr));
+    const Answer of_one = truth(PyObject_CallFunctionObjArgs(is_neg, tensor, nullptr));
     if (of_one != Answer::kNo) return of_one;
   }
   return Answer::kNo;
@@ -518,7 +519,10 @@ PyObject *use(PyObject *, PyObject *arguments) {
     PyErr_Format(PyExc_ImportError, "torch speaks DLPack %u.%u", exchange->major, exchange->minor);
     return nullptr;
   }
+  PyObject *asks_sign = PyObject_GetAttrString(tensor, "is_neg");
+  if (!asks_sign) return nullptr;
   for (PyObject *each : {tensor, parameter, grad_enabled}) Py_IncRef(each);
+  is_neg = asks_sign;
   tensor_type = tensor;
   parameter_type = parameter;
   is_grad_enabled = grad_enabled;
@@ -556,10 +560,9 @@ PyMODINIT_FUNC PyInit__quick_call() {
   if (!module) return nullptr;
   requires_grad_name = PyUnicode_InternFromString("requires_grad");
   version_name = PyUnicode_InternFromString("_version");
-  is_neg_name = PyUnicode_InternFromString("is_neg");
   PyObject *type = PyType_FromSpec(&spec);
   quick_call_type = reinterpret_cast<PyTypeObject *>(type);
-  if (requires_grad_name && version_name && is_neg_name && type && !PyModule_AddIntConstant(module, "VERSION", kVersion)) {
+  if (requires_grad_name && version_name && type && !PyModule_AddIntConstant(module, "VERSION", kVersion)) {
     Py_IncRef(type);  // one for the module, one for `run`
     if (!PyModule_AddObject(module, "QuickCall", type)) return module;
     Py_DecRef(type);

@@ -15,8 +15,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 @pytest.mark.parametrize("m", [1, 40])
 def test_weights_that_change_in_place_are_seen(m):
-    """From the third call on, weights are copied before the kernel ahead has ended."""
-    first, second = (bs.quantize(torch.randn(512, 2048), bs.NVFP4).prepare("cuda") for _ in "ab")
+    """From the third call on, frozen weights are copied before the kernel ahead has ended."""
+    made = (bs.quantize(torch.randn(512, 2048), bs.NVFP4).prepare("cuda") for _ in "ab")
+    first, second = (each.freeze() for each in made)
     x = torch.randn(m, 2048, device="cuda").bfloat16()
     expected = bs.matmul(x, second)
     for _ in range(5):
@@ -39,7 +40,8 @@ def test_inference_mode():
 @pytest.mark.parametrize("m", [1, 40])
 def test_a_chain_of_products_waits_for_its_inputs(m):
     """Each kernel may start before the one that writes its x has ended."""
-    layers = [bs.quantize(torch.randn(1024, 1024) / 32, bs.NVFP4).prepare("cuda") for _ in range(8)]
+    made = (bs.quantize(torch.randn(1024, 1024) / 32, bs.NVFP4).prepare("cuda") for _ in range(8))
+    layers = [each.freeze() for each in made]
 
     def run(x):
         for w in layers:
@@ -62,7 +64,7 @@ def test_a_chain_of_products_waits_for_its_inputs(m):
 
 def test_a_table_that_changes_in_place_is_seen():
     """One whose halves mirror each other is decoded by a kernel of its own."""
-    q = bs.quantize(torch.randn(64, 256), bs.KBIT4).prepare("cuda")
+    q = bs.quantize(torch.randn(64, 256), bs.KBIT4).prepare("cuda").freeze()
     x = torch.randn(1, 256, device="cuda").bfloat16()
     for _ in range(4):
         bs.matmul(x, q)
@@ -95,7 +97,7 @@ def test_many_rows_from_a_thread_that_has_not_used_cuda():
 @pytest.mark.parametrize("shape", [(1,), (1, 1), (8,), (2, 20)], ids=str)
 @pytest.mark.parametrize("biased", [False, True])
 def test_calls_are_repeated_without_python(shape, biased, monkeypatch):
-    w = bs.quantize(torch.randn(4096, 2048), bs.NVFP4).prepare("cuda")
+    w = bs.quantize(torch.randn(4096, 2048), bs.NVFP4).prepare("cuda").freeze()
     x = torch.randn(*shape, 2048, device="cuda").bfloat16()
     bias = torch.randn(4096, device="cuda") if biased else None
     first = bs.linear(x, w, bias)

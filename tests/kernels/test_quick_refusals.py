@@ -57,6 +57,7 @@ UNUSUAL = {
     "rows that are not aligned": lambda: torch.empty(1, K + 1, dtype=torch.bfloat16)[:, :K],
     "columns apart": lambda: torch.empty(1, 2 * K, dtype=torch.bfloat16)[:, ::2],
     "sparse": lambda: rows(1).to_sparse(),
+    "the other sign in memory": lambda: torch._neg_view(rows(1)),
     "a subclass": lambda: rows(1).as_subclass(Subclass),
     "no tensor": lambda: "x",
     "nothing": lambda: None,
