@@ -7,6 +7,7 @@ everything that moves, counts, shares or compiles modules knows them. Three thin
 - The bytes are moved and never cast: `.to(torch.bfloat16)` would round the float32 parts, so
   `_apply` shows every function their bytes instead of their numbers.
 - The first use on a device packs the bytes into what its kernels read, and only those are kept.
+  Other CUDA streams wait for the packing before they read them (handover.py).
 - A state dict has the canonical bytes, whatever the module holds, and remembers the format.
 """
 
@@ -24,12 +25,14 @@ from blockscale import ops
 from blockscale.formats import INT8, Format, activation_format
 from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
+from blockscale.nn.handover import Handover, keep_until_read, refuse_capture
 from blockscale.runtime import target_of
 from blockscale.tensor import QTensor
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 FIELDS = ("codes", "scale", "tensor_scale", "codebook")
-_preparing = threading.Lock()  # of all modules: packing happens once, and locks cannot be pickled
+# Of all modules, since locks cannot be pickled: packing happens once, and buffers change together.
+_changing = threading.RLock()
 
 
 class _Meaning(NamedTuple):
@@ -54,6 +57,12 @@ class _Made(NamedTuple):
     meaning: _Meaning  # what it was made from, with the buffers
     q: QTensor
     ready: bool  # in the layout of its device's kernels
+    handover: Handover | None = None  # where it was packed by this module, on a CUDA stream
+
+    def use_here(self) -> QTensor:
+        if self.handover is not None:
+            self.handover.use_here()
+        return self.q
 
 
 class _Names(dict[str, tuple[str, ...]]):
@@ -78,13 +87,25 @@ class PackedModule(nn.Module):
         self._meanings: dict[str, _Meaning] = {}
         self._made: dict[str, _Made] = {}
 
-    def _hold(self, name: str, q: QTensor) -> None:
-        self._made = {other: made for other, made in self._made.items() if other != name}
-        for field in FIELDS:
-            self.register_buffer(f"{name}_{field}", getattr(q, field))
-        # Last, for threads in `_prepared`; a new dict, since replicas of a module share the old.
+    def _hold(self, name: str, q: QTensor, handover: Handover | None = None) -> None:
+        """In one step, so that neither a signal nor a thread comes between two of the changes. New
+        dicts, since replicas of a module share the old."""
+        for key in _BUFFERS[name]:
+            if key not in self._buffers:
+                self.register_buffer(key, None)
         meaning = _Meaning(q.format, q.shape, q.layout, q.frozen)
-        self._meanings = {**self._meanings, name: meaning}
+        with _changing:
+            made = {other: each for other, each in self._made.items() if other != name}
+            if handover is not None:
+                made[name] = _Made(meaning, q, ready=True, handover=handover)
+            parts = {
+                key: getattr(q, field) for key, field in zip(_BUFFERS[name], FIELDS, strict=True)
+            }
+            self.__dict__.update(
+                _buffers={**self._buffers, **parts},
+                _meanings={**self._meanings, name: meaning},
+                _made=made,
+            )
 
     def qtensors(self) -> dict[str, QTensor]:
         """The weights by name, as they are held."""
@@ -93,16 +114,17 @@ class PackedModule(nn.Module):
     def _held(self, name: str) -> QTensor:
         if torch.compiler.is_compiling():
             return self._make(name)
-        return self._known(name).q
+        return self._known(name).use_here()
 
     def _known(self, name: str) -> _Made:
         """The same object while its parts are: a tensor keeps what calls find out about it."""
         made = self._still_made(name)
         if made is None:
-            meaning, q = self._meanings[name], self._make(name)
-            ready = q.layout == ops.prepared_layout(q.format, target_of(q.device))
-            made = _Made(meaning, q, ready)
-            self._made = {**self._made, name: made}  # a new dict, as in `_hold`
+            with _changing:
+                meaning, q = self._meanings[name], self._make(name)
+                ready = q.layout == ops.prepared_layout(q.format, target_of(q.device))
+                made = _Made(meaning, q, ready)
+                self._made = {**self._made, name: made}  # a new dict, as in `_hold`
         return made
 
     def _still_made(self, name: str) -> _Made | None:
@@ -137,26 +159,45 @@ class PackedModule(nn.Module):
         for name in names:
             made = self._still_made(name)
             if made is None or not made.ready:
-                self.prepare()  # one thread at a time: another may be between two buffers
+                self.prepare()  # one thread at a time
                 return [self._held(name) for name in names]
-            ready.append(made.q)
+            ready.append(made.use_here())
         return ready
 
     @_while_tracing  # which asks torch itself: traced, torch 2.11 answers that it always exports
     def _prepare_to_compile(self) -> None:
         if not torch.compiler.is_exporting():
             self.prepare()
+            for made in self._made.values():  # what is compiled reads buffers and asks nobody
+                if made.handover is not None:
+                    made.handover.wait_on_host()
 
     @_while_tracing
     def prepare(self) -> None:
         """Pack the weights for the device they are on. The first forward does this by itself."""
         # Under inference_mode the new buffers could never take part in training.
-        with _preparing, torch.inference_mode(mode=False), torch.no_grad():
+        with _changing, torch.inference_mode(mode=False), torch.no_grad():
             for name, q in self.qtensors().items():
-                if (ready := q.prepare()) is not q:
-                    self._hold(name, _owned(ready).freeze())
+                if self._known(name).ready:
+                    continue
+                refuse_capture(q.device)
+                ready, handover = _owned(q.prepare()).freeze(), None
+                if q.device.type == "cuda":
+                    keep_until_read(q.tensors, q.device)
+                    handover = Handover(ready.tensors, q.device)
+                self._hold(name, ready, handover)
+
+    def _use_here(self) -> None:
+        for made in self._made.values():
+            made.use_here()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles take the bytes alone, and find out again what was known of them."""
+        self._use_here()
+        return {**self.__dict__, "_made": {}}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        self._use_here()
         self._made = {}  # else the bytes would stay where they were, too
         buffers = (self._buffers[f"{name}_{field}"] for name in self._meanings for field in FIELDS)
         ours = {id(buffer) for buffer in buffers}
