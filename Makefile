@@ -10,12 +10,13 @@ STAMP  := $(VENV)/.installed
 # Tests of what defines bits, whose coverage counts. Tracing the others takes half as long again.
 DEFINING := $(addprefix tests/,formats numerics layouts tensor ops)
 
-.PHONY: help venv demo bench test sanitize sanitize-gpu lint format types contracts clean
+.PHONY: help venv demo bench test fuzz sanitize sanitize-gpu lint format types contracts clean
 
 help:
 	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
 	@echo "make test    lint, types, import contracts, tests"
 	@echo "make bench   time the products beside other libraries' (OPTIONS='--shapes all')"
+	@echo "make fuzz    damaged files for every reader, for ten minutes (OPTIONS='--minutes 60')"
 	@echo "make sanitize   the native code's tests under the address and UB sanitizers"
 	@echo "make sanitize-gpu   the CUDA kernels under compute-sanitizer, where there is a GPU"
 	@echo "make lint | types | contracts | format"
@@ -60,6 +61,10 @@ contracts: venv
 test: lint types contracts
 	$(BIN)/python -m pytest -n auto --dist worksteal $(DEFINING) --cov --cov-report=term
 	$(BIN)/python -m pytest -n auto --dist worksteal $(DEFINING:%=--ignore=%)
+
+# OPTIONS="--minutes 60 --seed 7 --reader bitsandbytes"
+fuzz: venv
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(OPTIONS)
 
 sanitize: venv
 	tools/sanitize.sh $(BIN)/python

@@ -242,6 +242,17 @@ def test_blockscale_versions_and_names(tmp_path):
             load(folder)
 
 
+@pytest.mark.parametrize("label", ["int-quantized", 7, ["nvfp4"], {"a": 1}])
+def test_compressed_tensors_formats_that_are_not_ours(tmp_path, label):
+    folder = one(tmp_path, "mxfp4", CT)
+    group = {"format": label}
+    rewrite_json(
+        folder / "config.json", lambda c: c["quantization_config"]["config_groups"].update(g=group)
+    )
+    with pytest.raises(ValueError, match=f"{folder.name}: compressed-tensors format .* not read"):
+        load(folder)
+
+
 def test_modelopt_algorithms_that_are_not_ours(tmp_path):
     folder = one(tmp_path, "nvfp4", "modelopt")
     rewrite_json(
@@ -353,6 +364,13 @@ def test_more_dimensions_than_a_tensor_has(tmp_path):
     entry = {"dtype": "U8", "shape": [1] * 1000, "data_offsets": [0, 1]}
     hand_made(path, {"a": entry}, b"1")
     with pytest.raises(ValueError, match=r"x.safetensors: 'a' has 1000 dimensions, and at most 8"):
+        load(path)
+
+
+def test_an_empty_tensor_of_absurd_shape(tmp_path):
+    path = tmp_path / "x.safetensors"
+    hand_made(path, {"a": {"dtype": "U8", "shape": [0, 2**63], "data_offsets": [0, 0]}})
+    with pytest.raises(ValueError, match=r"x.safetensors: 'a' has the shape .*, which no tensor"):
         load(path)
 
 

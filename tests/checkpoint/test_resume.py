@@ -1,11 +1,6 @@
 """Interrupted conversions: they end with the same bytes, and go on with nothing but their own."""
 
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -64,43 +59,6 @@ def test_a_crash_at_any_sync_resumes_to_the_same_bytes(uninterrupted, tmp_path, 
         assert bytes_of(target) == wanted
         assert not target.with_name(f"{stop}.partial").exists()
     assert stop > 15
-
-
-SLOW = """
-import sys, time
-from blockscale.checkpoint import Settings, convert, plan_conversion, run_plan
-import blockscale as bs
-quick = convert.convert
-def slow(*args):
-    time.sleep(0.05)
-    return quick(*args)
-convert.convert = slow
-print("ready", flush=True)
-run_plan(plan_conversion(sys.argv[1], Settings(bs.MXFP4, shard_size=10_000)), sys.argv[2])
-"""
-
-
-@pytest.mark.fault(
-    "quantising is killed (SIGKILL) at random moments",
-    outcome="run again, it ends with the same bytes",
-)
-def test_killed_at_random_moments_it_still_ends_with_the_same_bytes(uninterrupted, tmp_path):
-    source, wanted = uninterrupted
-    target, kills = tmp_path / "out", 0
-    moments = random.Random(5)
-    while not target.exists():
-        process = subprocess.Popen(
-            [sys.executable, "-c", SLOW, str(source), str(target)], stdout=subprocess.PIPE
-        )
-        process.stdout.readline()
-        if kills < 3:
-            time.sleep(moments.uniform(0.0, 0.4))
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.wait(timeout=120)
-        process.stdout.close()
-    assert kills > 1
-    assert bytes_of(target) == wanted
 
 
 def interrupt(source, target, monkeypatch, after=2):

@@ -31,6 +31,7 @@ DESCRIPTION = "quantization_config"  # in config.json, or in the metadata of a f
 _INDEX_LIMITS = Limits(nbytes=2**27, values=2**20)
 _DESCRIPTION_LIMITS = Limits(nbytes=2**26, values=2**19)
 _MOST_DIMENSIONS = 8
+_MOST_VALUES = 2**48
 
 # What a file may hold and torch can compute with; safetensors knows a few more names.
 DTYPES: dict[str, torch.dtype] = {
@@ -205,5 +206,7 @@ def _entries(path: Path, opened: Any) -> list[Entry]:
                 f"{path}: {name!r} has {len(shape)} dimensions, and at most {_MOST_DIMENSIONS} "
                 "are read"
             )
+        if prod(max(size, 1) for size in shape) > _MOST_VALUES:  # one that is empty may claim it
+            raise ValueError(f"{path}: {name!r} has the shape {list(shape)}, which no tensor has")
         found.append(Entry(name, path.name, dtype, shape))
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from blockscale.runtime.bounded_json import Limits, read_json
 LEAST_GAIN = 1.02  # less is noise: two runs of the same kernel differ by as much
 
 _VERSION = 1
+_LONGEST = 1e12  # microseconds: eleven days
 _LIMITS = Limits(nbytes=2**24, values=2**19)  # thousands of results
 
 
@@ -109,8 +109,8 @@ def _sound(entry: Any) -> Result | str:
 
 def _measured(entry: dict[str, Any]) -> Measured:
     time = _of((int, float), entry, "microseconds")
-    if not (math.isfinite(time) and time > 0):
-        raise ValueError(f"its 'microseconds' is {time}")
+    if not 0 < time < _LONGEST:  # neither is NaN
+        raise ValueError(f"its 'microseconds' is {time!r:.40}")
     return Measured(_of(str, entry, "kernel"), _of(dict, entry, "config"), float(time))
 
 

@@ -105,12 +105,13 @@ def _check_labels(files: Files) -> None:
     groups = config.get("config_groups")
     if not isinstance(groups, dict) or not all(isinstance(g, dict) for g in groups.values()):
         raise ValueError(f"{files.path}: quantization_config has no config_groups")
-    labels = {group.get("format") or config.get("format") for group in groups.values()}
-    for label in labels - LABELS - {_MIXED}:
-        raise ValueError(
-            f"{files.path}: compressed-tensors format {label!r} is not read: only "
-            f"{', '.join(sorted(LABELS))}"
-        )
+    for group in groups.values():
+        label = group.get("format") or config.get("format")
+        if label not in (*LABELS, _MIXED):
+            raise ValueError(
+                f"{files.path}: compressed-tensors format {label!r:.80} is not read: only "
+                f"{', '.join(sorted(LABELS))}"
+            )
 
 
 def _find_weight(files: Files, module: str) -> Stored:
