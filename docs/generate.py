@@ -11,7 +11,11 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+from typer.main import get_command
+
+from blockscale import cli
 from blockscale.formats import CATALOGUE
 from blockscale.runtime import VARIABLES
 
@@ -63,6 +67,24 @@ def environment() -> str:
     return "\n".join(f"- `{name}`: {meaning}." for name, meaning in VARIABLES.items())
 
 
+def commands() -> str:
+    """Every command with its arguments and the first sentence of its help."""
+    lines = ["| command | |", "|---|---|"]
+    for name, command in get_command(cli.commands).commands.items():
+        words = [word for each in command.params if (word := _word(each))]
+        meaning = (command.help or "").split("\n\n")[0].replace("\n", " ")
+        lines.append(f"| `{' '.join(['blockscale', name, *words])}` | {meaning} |")
+    return "\n".join(lines)
+
+
+def _word(parameter: Any) -> str:
+    """How an argument, or an option that must be given, stands in a command line."""
+    name = parameter.name.upper()
+    if parameter.param_type_name == "argument":
+        return name if parameter.required else f"[{name}]"
+    return f"{parameter.opts[0]} {name}" if parameter.required else ""
+
+
 def quality() -> str:
     """What each format does to a model's perplexity; long runs first."""
     found = json.loads(QUALITY.read_text())
@@ -88,6 +110,7 @@ def faults() -> str:
 GENERATORS = {
     "formats": formats,
     "environment": environment,
+    "commands": commands,
     "speed": speed,
     "performance": performance,
     "decoding": decoding,

@@ -1,15 +1,12 @@
-"""The README's examples run, and its generated parts are up to date."""
+"""The README's links lead somewhere, and generated parts are up to date."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_generated_parts_are_up_to_date():
@@ -17,11 +14,6 @@ def test_generated_parts_are_up_to_date():
         [sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True
     )
     assert result.returncode == 0, result.stdout
-
-
-@pytest.mark.parametrize("index", range(len(BLOCKS)))
-def test_examples_run(index):
-    exec(compile(BLOCKS[index], f"README block {index}", "exec"), {})
 
 
 def test_links_lead_somewhere():
