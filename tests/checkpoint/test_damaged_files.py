@@ -212,7 +212,7 @@ CT = "compressed-tensors"
         ("nvfp4", "modelopt", put("a.weight_scale", torch.Tensor.float), "float8_e4m3fn, got"),
         ("nvfp4", "modelopt", put("a.weight_scale_2", lambda t: t.repeat(3)), "one number"),
         ("mxfp8", "modelopt", put("a.weight", lambda t: t[:, :32]), r"must be \[4, 1\]"),
-        ("kbit4", "blockscale", drop("a.weight_codebook"), "as kbit4 but has no codebook"),
+        ("kbit4", "blockscale", drop("a.weight_codebook"), "is kbit4 but has no codebook"),
         ("kbit4", "blockscale", put("a.weight_codebook", lambda t: -t), "a.weight: .*must ascend"),
         ("kbit4", "blockscale", put("a.weight_scale", torch.Tensor.int), "must have dtype"),
         ("kbit4", "blockscale", put("a.weight_scale", lambda t: t[:3]), "a.weight: .*scale must"),
@@ -231,10 +231,10 @@ def test_blockscale_versions_and_names(tmp_path):
     config = folder / "config.json"
     before = config.read_text()
     for change, message in [
-        ({"version": 2}, "layout version 2 is not read"),
-        ({"tensors": None}, "lists no tensors"),
-        ({"tensors": {"a.weight": "kbit9"}}, "unknown format 'kbit9'"),
-        ({"tensors": {"b.weight": "kbit4"}}, "b.weight is listed as kbit4 but has no codes"),
+        ({"version": 3}, "layout version 3 is not read"),
+        ({"version": 1, "tensors": None}, "lists no tensors"),
+        ({"version": 1, "tensors": {"a.weight": "kbit9"}}, "unknown format 'kbit9'"),
+        ({"version": 1, "tensors": {"b.weight": "kbit4"}}, "b.weight is kbit4 but has no codes"),
     ]:
         config.write_text(before)
         rewrite_json(config, lambda c, change=change: c["quantization_config"].update(change))
@@ -250,6 +250,34 @@ def test_compressed_tensors_formats_that_are_not_ours(tmp_path, label):
         folder / "config.json", lambda c: c["quantization_config"]["config_groups"].update(g=group)
     )
     with pytest.raises(ValueError, match=f"{folder.name}: compressed-tensors format .* not read"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"kbit9", "a.weight: unknown format 'kbit9'"),
+        (b"\xff\xfe", "a.weight: 'ascii' codec"),
+        (b"x" * 1000, "a.weight must name a format"),
+        (b"kbit5", "a.weight"),  # of other shapes
+    ],
+)
+def test_names_of_formats_that_are_none(tmp_path, text, message):
+    folder = one(tmp_path, "kbit4", "blockscale")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["a.weight"] = torch.tensor(list(text), dtype=torch.uint8)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+
+
+@pytest.mark.parametrize("role", ["codes", "scale", "tensor_scale", "codebook"])
+def test_a_part_that_is_missing_is_named(tmp_path, role):
+    folder = one(tmp_path, "kbit4", "blockscale")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[f"a.weight_{role}"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=f"a.weight is kbit4 but has no {role}"):
         load(folder)
 
 
@@ -353,7 +381,7 @@ def test_codes_that_are_no_matrix(tmp_path, shape):
 @pytest.mark.parametrize("label", [None, 7, ["kbit4"], "x" * 65, "e2m1/" + "9" * 50 + ":e8m0"])
 def test_a_format_that_is_none_is_said_with_the_file(tmp_path, label):
     folder = one(tmp_path, "kbit4", "blockscale")
-    change = {"tensors": {"a.weight": label}}
+    change = {"version": 1, "tensors": {"a.weight": label}}
     rewrite_json(folder / "config.json", lambda c: c["quantization_config"].update(change))
     with pytest.raises(ValueError, match=f"{folder.name}: a.weight"):
         load(folder)

@@ -49,7 +49,7 @@ def test_state_dicts_are_canonical(layer):
     y = quantized(x)
     state = quantized.state_dict()
     names = ("codes", "scale", "tensor_scale", "codebook")
-    assert set(state) == {"bias", *(f"weight_{name}" for name in names)}
+    assert set(state) == {"bias", "weight", *(f"weight_{name}" for name in names)}
     assert torch.equal(state["weight_codes"], bs.quantize(layer.weight, "kbit4", scale="mse").codes)
     other = compat.LinearNbit.from_linear(torch.nn.Linear(64, 16))
     other.load_state_dict(state)

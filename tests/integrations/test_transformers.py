@@ -214,7 +214,6 @@ def test_saved_models_are_read_without_transformers(plain, tmp_path):
         for path, module in packed(model).items()
         for name, q in module.qtensors().items()
     }
-    assert held.keys() == described["tensors"].keys()
     assert {name for name, value in found.items() if isinstance(value, bs.QTensor)} == held.keys()
     for name, numbers in held.items():
         assert torch.equal(found[name].dequantize(), numbers), name
@@ -570,7 +569,10 @@ def saved(tmp_path):
     ("change", "message"),
     [
         (lambda c: c["quantization_config"].update(version=9), "layout version 9 is not read"),
-        (lambda c: c["quantization_config"].update(tensors={}), "no layer of Qwen3ForCausalLM has"),
+        (
+            lambda c: c["quantization_config"].update(version=1, tensors={}),
+            "no layer of Qwen3ForCausalLM has",
+        ),
         (lambda c: c.update(intermediate_size=64), r"is \[96, 64\], the model's layer is \[64, 64"),
         (
             lambda c: c.update(quantization_config={"quant_method": "modelopt", "quant_algo": "F"}),

@@ -233,12 +233,13 @@ def test_threads_may_race_for_the_first_use(foreign):
 
 def test_names_in_a_state_dict(fmt):
     layer = layer_of(fmt, k=256)
-    wanted = {"weight_codes", "weight_scale", "bias"}
+    wanted = {"weight", "weight_codes", "weight_scale", "bias"}
     wanted |= {"weight_tensor_scale"} if fmt.has_tensor_scale else set()
     wanted |= {"weight_codebook"} if fmt.is_codebook else set()
     state = layer.state_dict()
     assert set(state) == wanted
     assert state["weight_codes"].dtype == state["weight_scale"].dtype == torch.uint8
+    assert bs.format(bytes(state["weight"].tolist()).decode()).spec == fmt.spec
 
 
 @pytest.mark.parametrize("assign", [False, True])

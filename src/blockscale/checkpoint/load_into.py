@@ -18,6 +18,7 @@ from blockscale.checkpoint.load import load
 from blockscale.formats import Format
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import is_fused, read_fused
+from blockscale.nn.labels import describe_in_config
 from blockscale.numerics import Activation
 from blockscale.tensor import QTensor
 
@@ -46,6 +47,8 @@ def load_into(model: nn.Module, path: str | Path) -> None:
         setattr(model.get_submodule(parent), child, twin)
     on_meta = any(value.is_meta for value in model.state_dict().values())
     model.load_state_dict(state, strict=False, assign=on_meta)
+    if swaps:
+        describe_in_config(model)
 
 
 def make_twins(

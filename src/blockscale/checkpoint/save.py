@@ -25,8 +25,9 @@ from blockscale.checkpoint.shards import (
     write_shard,
 )
 from blockscale.checkpoint.stored import named
-from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
+from blockscale.nn.labels import label_name
+from blockscale.nn.packed import PackedModule
 from blockscale.nn.projections import check_shared
 from blockscale.runtime import sync_folder
 from blockscale.tensor import QTensor
@@ -75,18 +76,17 @@ def save(
 
 
 def module_tensors(module: nn.Module) -> dict[str, QTensor | Tensor]:
-    """A state dict with the parts of each quantised weight put together.
-
-    The modules of `blockscale.nn` say in the metadata of their state dict what their buffers mean.
-    """
-    state = module.state_dict()
-    tensors: dict[str, QTensor | Tensor] = dict(state)
-    for prefix, about in getattr(state, "_metadata", {}).items():
-        for weight, spec in about.get("formats", {}).items():
-            name = f"{prefix}.{weight}" if prefix else weight
-            format = named(find_format(spec))  # dialects know formats by name
-            parts = {role: tensors.pop(f"{name}_{role}") for role in roles(format)}
-            tensors[name] = assemble(format, {role: _plain(part) for role, part in parts.items()})
+    """A state dict with the parts of each quantised weight put together."""
+    tensors: dict[str, QTensor | Tensor] = dict(module.state_dict())
+    for path, layer in module.named_modules(remove_duplicate=False):
+        if not isinstance(layer, PackedModule):
+            continue
+        for weight, q in layer.qtensors().items():
+            name = f"{path}.{weight}" if path else weight
+            del tensors[label_name(name)]
+            parts = {role: tensors.pop(f"{name}_{role}") for role in roles(q.format)}
+            plain = {role: _plain(part) for role, part in parts.items()}
+            tensors[name] = assemble(named(q.format), plain)  # dialects know formats by name
     return tensors
 
 

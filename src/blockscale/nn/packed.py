@@ -8,7 +8,8 @@ everything that moves, counts, shares or compiles modules knows them. Three thin
   `_apply` shows every function their bytes instead of their numbers.
 - The first use on a device packs the bytes into what its kernels read, and only those are kept.
   Other CUDA streams wait for the packing before they read them (handover.py).
-- A state dict has the canonical bytes, whatever the module holds, and remembers the format.
+- A state dict has the canonical bytes, whatever the module holds, and the format under the name of
+  the weight; see `labels`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from blockscale.formats import INT8, Format, activation_format
 from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
 from blockscale.nn.handover import Handover, keep_until_read, refuse_capture
+from blockscale.nn.labels import label_name, read_label, write_label
 from blockscale.runtime import target_of
 from blockscale.tensor import QTensor
 
@@ -210,13 +212,11 @@ class PackedModule(nn.Module):
             for field in FIELDS:
                 if getattr(q, field) is not None:
                     destination[f"{prefix}{name}_{field}"] = getattr(q, field)
-        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
-        if metadata is not None:  # beside the tensors: `torch.save` keeps it, safetensors do not
-            metadata["formats"] = {name: each.format.spec for name, each in self._meanings.items()}
+            destination[f"{prefix}{label_name(name)}"] = write_label(format, q.device)
 
     def _load_from_state_dict(
         self,
-        state_dict: Mapping[str, Any],
+        state_dict: dict[str, Any],
         prefix: str,
         local_metadata: Mapping[str, Any],
         strict: bool,
@@ -224,12 +224,8 @@ class PackedModule(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        saved = local_metadata.get("formats", {})
         for name, (format, *_) in self._meanings.items():
-            if saved.get(name, format.spec) != format.spec:
-                error_msgs.append(
-                    f"{prefix}{name} was saved as {saved[name]}, this module holds {format.spec}"
-                )
+            error_msgs += _misnamed(prefix + name, state_dict, format)
             every = [f"{name}_{field}" for field in FIELDS]
             present = [key for key in every if prefix + key in state_dict]
             for key in present:
@@ -247,6 +243,20 @@ class PackedModule(nn.Module):
             unexpected_keys,
             error_msgs,
         )
+
+
+def _misnamed(name: str, state_dict: dict[str, Any], format: Format) -> list[str]:
+    """Takes the label of a weight out of a state dict; an error if it names another format."""
+    stored = state_dict.pop(label_name(name), None)
+    if stored is None or stored.is_meta:
+        return []
+    try:
+        saved = read_label(stored)
+    except ValueError as error:
+        return [f"{name} is packed here: {error}"]
+    if saved.spec == format.spec:
+        return []
+    return [f"{name} was saved as {saved.spec}, this module holds {format.spec}"]
 
 
 def blank(

@@ -18,6 +18,7 @@ from blockscale.formats import Format, NormalFloat, normal_float
 from blockscale.nn.experts import Experts
 from blockscale.nn.fused import read_fused
 from blockscale.nn.importance import RANDOM, Importance, find_importance
+from blockscale.nn.labels import describe_in_config
 from blockscale.nn.linear import Linear
 from blockscale.nn.packed import PackedModule, known_x_format
 from blockscale.nn.plan import Step, Weight, make_plan, weights_of
@@ -80,6 +81,7 @@ def quantize_(
                 layers += _kept(names[0], model.get_submodule(names[0]), decision)
             else:
                 layers += _swap(model, names, decision, rule, x_format)
+    describe_in_config(model, x_format)
     return Report(tuple(layers), formats.unused, found.origin)
 
 

@@ -6,15 +6,21 @@
     NAME_tensor_scale  F32  one per matrix, where the format has one
     NAME_codebook      F32  [2^bits], where the element is a codebook
 
+    NAME               U8   [bytes] the name of the format, or its spec: "codebook4/32:e4m4:pow2"
+
 NAME is the full name of the tensor it replaces, such as `model.layers.0.mlp.up_proj.weight`, or
 `model.layers.0.mlp.experts.gate_up_proj` for experts [e, n, k]: the names that `blockscale.nn`
-modules have in a state dict. config.json lists each with its format, {"quant_method": "blockscale",
-"version": 1, "tensors": {NAME: "kbit4"}}; a format without a name is written as its spec,
-"codebook4/32:e4m4:pow2".
+modules have in a state dict. Where these keep gate, up and down apart, `experts.gate_up_proj` and
+`experts.down_proj` are the names of the formats of gate and down. A loader that does not know this
+dialect finds a shape there that it cannot use, and stops.
+
+config.json has {"quant_method": "blockscale", "version": 2}. Version 1 had no names of formats
+beside the tensors, but listed them: "tensors": {NAME: "kbit4"}.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -24,14 +30,16 @@ from torch import Tensor
 from blockscale.checkpoint.dialects.contract import Contents, Description, quant_method
 from blockscale.checkpoint.files import Entry, Files
 from blockscale.checkpoint.stored import Parts, Stored, named
-from blockscale.formats import CATALOGUE, Format
+from blockscale.formats import Format
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
+from blockscale.nn import labels
+from blockscale.nn.labels import label_name, read_label, write_label
 from blockscale.tensor import QTensor
 
-NAME = "blockscale"
+NAME = labels.NAME
 SHARES_TENSOR_SCALE = False
-VERSION = 1
+_READ = (1, labels.VERSION)
 _LONGEST_LABEL = 64
 
 
@@ -41,12 +49,17 @@ def recognises(files: Files) -> bool:
 
 def find(files: Files) -> list[Stored]:
     config = files.config["quantization_config"]
-    if config.get("version") != VERSION:
+    found = config.get("version")
+    if found not in _READ:
         raise ValueError(
-            f"{files.path}: blockscale layout version {config.get('version')!r} is not read here, "
-            f"only {VERSION}"
+            f"{files.path}: blockscale layout version {found!r} is not read here, only "
+            f"{' and '.join(map(str, _READ))}"
         )
-    tensors = config.get("tensors")
+    return _listed(files) if found == 1 else _labelled(files)
+
+
+def _listed(files: Files) -> list[Stored]:
+    tensors = files.config["quantization_config"].get("tensors")
     if not isinstance(tensors, dict):
         raise ValueError(f"{files.path}: quantization_config lists no tensors")
     return [_find_one(files, name, _format(files, name, tensors[name])) for name in tensors]
@@ -61,12 +74,34 @@ def _format(files: Files, name: str, label: Any) -> Format:
         raise ValueError(f"{files.path}: {name}: {error}") from None
 
 
-def _find_one(files: Files, name: str, format: Format) -> Stored:
-    parts = {}
+def _labelled(files: Files) -> list[Stored]:
+    """Whatever has codes or scales, and bytes where a plain model has the numbers."""
+    found: dict[str, Stored] = {}
+    for entry in files.entries:
+        name, _, role = entry.rpartition("_")
+        label = files.entries.get(label_name(name))
+        if role not in ("codes", "scale") or name in found or label is None:
+            continue
+        if label.dtype != torch.uint8 or len(label.shape) != 1:
+            continue  # a plain tensor
+        if label.nbytes > _LONGEST_LABEL:
+            raise ValueError(f"{files.path}: {label.name} must name a format, got {label}")
+        try:
+            format = read_label(files.tensor(label.name))
+        except ValueError as error:
+            raise ValueError(f"{files.path}: {label.name}: {error}") from error
+        found[name] = _find_one(files, name, format, {"label": label})
+    return list(found.values())
+
+
+def _find_one(
+    files: Files, name: str, format: Format, others: Mapping[str, Entry] | None = None
+) -> Stored:
+    parts: dict[str, Entry] = {}
     for role in roles(format):
         entry = files.entries.get(f"{name}_{role}")
         if entry is None:
-            raise ValueError(f"{files.path}: {name} is listed as {format} but has no {role}")
+            raise ValueError(f"{files.path}: {name} is {format} but has no {role}")
         wanted = torch.uint8 if role in ("codes", "scale") else torch.float32
         if entry.dtype != wanted:
             raise ValueError(
@@ -83,7 +118,8 @@ def _find_one(files: Files, name: str, format: Format) -> Stored:
             f"{files.path}: {name}_codebook must be {list(values)} for {format}, got "
             f"{list(parts['codebook'].shape)}"
         )
-    return Stored(name, _shape(format, parts["codes"]), parts, partial(assemble, format), format)
+    shape = _shape(format, parts["codes"])
+    return Stored(name, shape, parts | dict(others or {}), partial(assemble, format), format)
 
 
 def roles(format: Format) -> list[str]:
@@ -116,17 +152,13 @@ def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
     if isinstance(value, Tensor):
         return {name: value}
     value = value.pack(canonical(value.format))
+    parts = dict(zip(roles(value.format), value.tensors, strict=True))
     return {
-        f"{name}_{role}": part
-        for role, part in zip(roles(value.format), value.tensors, strict=True)
+        **{f"{name}_{role}": part for role, part in parts.items()},
+        label_name(name): write_label(value.format, value.device),
     }
 
 
 def describe(contents: Contents) -> Description:
-    tensors = {name: label(format) for name, format in contents.formats.items()}
-    return Description({"quant_method": NAME, "version": VERSION, "tensors": tensors})
-
-
-def label(format: Format) -> str:
-    """The name of a catalogued format, else its spec: both are found by `bs.format`."""
-    return format.name if CATALOGUE.get(format.name) == format else format.spec
+    """Tensors say themselves what they are."""
+    return Description({"quant_method": NAME, "version": labels.VERSION})

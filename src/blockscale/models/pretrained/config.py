@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from blockscale.checkpoint.dialects.blockscale import NAME, VERSION, label
 from blockscale.formats import Format
 from blockscale.formats import format as find_format
+from blockscale.nn.labels import NAME, VERSION, label
 from blockscale.nn.packed import known_x_format
 from blockscale.nn.selection import Formats, selector
 from blockscale.numerics import check_rule
@@ -27,7 +27,7 @@ class BlockscaleConfig(QuantizationConfigMixin):
     These mean what they mean for `quantize_`. A saved model has in its config.json, too,
 
     version   of the blockscale dialect
-    tensors   the format of each quantised tensor
+    tensors   in version 1, the format of each quantised tensor
     """
 
     def __init__(

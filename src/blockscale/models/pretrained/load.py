@@ -21,10 +21,10 @@ from transformers.quantizers.auto import (
     register_quantizer,
 )
 
-from blockscale.checkpoint.dialects.blockscale import NAME
 from blockscale.formats import Format
 from blockscale.models.pretrained.config import BlockscaleConfig
 from blockscale.models.pretrained.quantizer import BlockscaleQuantizer
+from blockscale.nn.labels import NAME
 
 _MOST_NAMES = 4
 

@@ -8,11 +8,10 @@ from typing import Any
 from torch import Tensor
 from transformers.quantizers.base import HfQuantizer
 
-from blockscale.checkpoint.dialects import Contents, writable
 from blockscale.models.pretrained.config import BlockscaleConfig
 from blockscale.models.pretrained.on_load import QuantizeOnLoad
 from blockscale.models.pretrained.stored import StoredWeights
-from blockscale.nn.packed import PackedModule
+from blockscale.nn.labels import VERSION
 
 
 class BlockscaleQuantizer(HfQuantizer):
@@ -69,15 +68,7 @@ class BlockscaleQuantizer(HfQuantizer):
         return True
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-        formats = {
-            f"{path}.{weight}": q.format
-            for path, module in model.named_modules()
-            if isinstance(module, PackedModule)
-            for weight, q in module.qtensors().items()
-        }
-        dialect = writable(self.quantization_config.quant_method)
-        described = dialect.describe(Contents(formats, [], frozenset())).config
-        self.quantization_config.tensors = described["tensors"]
+        self.quantization_config.version, self.quantization_config.tensors = VERSION, None
         model.config.quantization_config = self.quantization_config
         return model.state_dict(), {}
 
