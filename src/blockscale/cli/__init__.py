@@ -6,7 +6,9 @@ takes seconds to import.
 
 from __future__ import annotations
 
+import io
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -27,9 +29,14 @@ from blockscale.cli.quantize import quantize
 from blockscale.cli.tune import tune
 from blockscale.cli.warmup import warmup
 
+# What the library raises where input or the machine are at fault. Anything else is a defect, and
+# its traceback is wanted.
+_USERS_ERRORS = (ValueError, TypeError, OSError, ImportError, RuntimeError, MemoryError)
+
 commands = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # help texts have shapes in square brackets
 )
 for command in (formats, layout, explain, doctor, quantize, inspect, warmup, tune, cache):
@@ -50,9 +57,22 @@ def main(
 
 def app() -> None:
     """Run a command; bad input is one line on standard error and exit status 2."""
-    try:
-        commands()
-    except (ValueError, TypeError, OSError, ImportError, RuntimeError) as error:
-        message = Text.assemble(("error: ", "bold red"), str(error))
-        Console(stderr=True, soft_wrap=True).print(message)
-        sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that has no plus-minus sign, say
+            stream.reconfigure(errors="backslashreplace")
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        try:
+            commands()
+        except _USERS_ERRORS as error:
+            _say("error: ", "bold red", str(error) or type(error).__name__)
+            sys.exit(2)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """Without the line of code that it came from."""
+    _say("warning: ", "bold yellow", str(message))
+
+
+def _say(label: str, style: str, message: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(Text.assemble((label, style), message))

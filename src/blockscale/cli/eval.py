@@ -54,6 +54,8 @@ def evaluate(
     """
     if picture is not None and picture.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--out: the picture must be .png or .svg, got {picture.name!r}")
+    if picture is not None and not _can_be_folder(picture.parent):
+        raise NotADirectoryError(f"--out {picture}: {picture.parent} is no folder")
     if dtype is not None:
         check_name("--dtype", dtype, DTYPES)
     find_x_format(x_format)
@@ -134,3 +136,8 @@ def _with_error(value: float | None, error: float | None, digits: int) -> str:
         return ""
     margin = "" if error is None or isnan(error) else f" ± {error:.{digits}f}"
     return f"{value:.{digits}f}{margin}"
+
+
+def _can_be_folder(path: Path) -> bool:
+    """Whether it is one, or can be made; hours of work may come before it is written to."""
+    return path.is_dir() or (not path.exists() and _can_be_folder(path.parent))

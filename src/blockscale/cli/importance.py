@@ -30,6 +30,8 @@ def find_source(
     given = None if device == AUTO else resolve_device(device)
     if save is not None and not save.parent.is_dir():
         raise FileNotFoundError(f"--save-importance {save}: {save.parent} is no folder")
+    if save is not None and save.is_dir():
+        raise IsADirectoryError(f"--save-importance {save} is a folder: name a file in it")
     if asked not in (AUTO, NONE):
         return _from_file(plan, Path(asked), save)
     reason = _why_none(plan, asked, given)
@@ -53,6 +55,8 @@ def _why_none(plan: Plan, asked: str, device: torch.device | None) -> str:
 def _from_file(plan: Plan, path: Path, save: Path | None) -> ImportanceSource:
     if plan.settings.scale != "mse":
         raise ValueError(f"--importance {path}: it needs --scale mse, not {plan.settings.scale}")
+    if path.is_dir():
+        raise IsADirectoryError(f"--importance {path} is a folder: name a safetensors file")
     if not path.is_file():
         raise FileNotFoundError(f"--importance {path}: no such file; auto and none are no files")
     if plan.checkpoint.dialect is not None:

@@ -53,18 +53,21 @@ def warmup(
     from blockscale.numerics import parse_activation
     from blockscale.runtime import resolve_device, target_of
     from blockscale.runtime.cuda import cuda_refusal, is_cached, open_cache
+    from blockscale.runtime.cuda.arch import capability
 
-    where = target or target_of(resolve_device(device))
+    where = target_of(resolve_device(device)) if target is None else target
+    if target is not None:
+        capability(target)  # an error for what is no target
+    products = Products(sizes, dtype, str(parse_activation(activation)), where)
+    problems = products.of(Checkpoint(path))
+    if not problems:
+        raise ValueError(f"{path} holds no quantised weights")
     refusal = cuda_refusal(where)
     if refusal is not None:
         raise RuntimeError(f"warmup for {where}: {refusal}")
     kept = open_cache()
     if kept is None:
         raise RuntimeError("compiled kernels are not kept: see BLOCKSCALE_CACHE in doctor")
-    products = Products(sizes, dtype, str(parse_activation(activation)), where)
-    problems = products.of(Checkpoint(path))
-    if not problems:
-        raise ValueError(f"{path} holds no quantised weights")
     builds = list(dict.fromkeys(build for problem in problems for build in ops.builds(problem)))
     missing = [build for build in builds if not is_cached(build, where)]
     facts: dict[str, Any] = {

@@ -34,7 +34,7 @@ def load_model(
     x_format  what quantised layers quantise their inputs to, as in `matmul`; None: as the folder
               says, which mostly is not at all. A model that is not quantised has no use for one
     """
-    transformers = import_transformers()
+    import_transformers()
     folder = _model_folder(path)
     is_quantized = Checkpoint(folder).dialect is not None  # damaged files are found here, by name
     if known_x_format(x_format) is not None and not is_quantized:
@@ -42,7 +42,7 @@ def load_model(
             f"x_format={x_format}: the weights of {folder} are not quantised, so its products take "
             "x as it is: quantise them first"
         )
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = load_config(folder)
     device = torch.device(device)
     dtype = dtype or best_dtype(config.dtype or torch.float32, device)
     from blockscale.models.pretrained.load import load_causal_lm, load_packed
@@ -54,6 +54,17 @@ def load_model(
     return model.to(device).eval()
 
 
+def load_config(folder: Path) -> Any:
+    """What transformers makes of config.json; values that it cannot take are named."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    try:
+        return import_transformers().AutoConfig.from_pretrained(folder)
+    except StrictDataclassError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{folder / 'config.json'}: {reason}") from None
+
+
 def load_tokenizer(path: str | Path) -> Any:
     """The tokenizer beside a model."""
     transformers = import_transformers()
@@ -63,7 +74,13 @@ def load_tokenizer(path: str | Path) -> Any:
             f"{folder} has no tokenizer, only a model: copy {_TOKENIZER_FILES[0]} and "
             "tokenizer_config.json into it"
         )
-    return transformers.AutoTokenizer.from_pretrained(folder)
+    config = load_config(folder)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(folder, config=config)
+    except (ValueError, KeyError, TypeError) as error:  # whatever a damaged file leads to
+        raise ValueError(
+            f"the tokenizer of {folder} cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 def import_transformers() -> Any:
@@ -80,6 +97,8 @@ def import_transformers() -> Any:
 def _model_folder(path: str | Path) -> Path:
     folder = Path(path)
     if not folder.is_dir():
+        if folder.exists():
+            raise NotADirectoryError(f"{folder} is a file: give the folder of the model")
         raise FileNotFoundError(f"{folder}: no such folder")
     if not (folder / "config.json").exists():
         raise ValueError(f"{folder} is not a model: it has no config.json")

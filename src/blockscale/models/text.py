@@ -22,7 +22,7 @@ def python_reference() -> str:
 def tokenize(tokenizer: Any, text: str | Path | None, tokens: int) -> Tensor:
     """The first `tokens` tokens of a file, a text, or by default `python_reference` -> [tokens]."""
     if isinstance(text, Path):
-        text = text.read_text(encoding="utf-8")
+        text = _read(text)
     ids = tokenizer(python_reference() if text is None else text)["input_ids"][:tokens]
     if len(ids) < tokens:
         raise ValueError(
@@ -30,3 +30,14 @@ def tokenize(tokenizer: Any, text: str | Path | None, tokens: int) -> Tensor:
             f"--tokens {len(ids)}"
         )
     return torch.tensor(ids)
+
+
+def _read(path: Path) -> str:
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give a text file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is no text: byte {error.start} is not UTF-8 ({error.reason})"
+        ) from None

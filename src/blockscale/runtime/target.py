@@ -21,7 +21,10 @@ def target_of(device: torch.device) -> str:
 
 def resolve_device(device: torch.device | str) -> torch.device:
     """A device with its index, or an error that says why it cannot be used."""
-    resolved = torch.device(device)
+    try:
+        resolved = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device {device!r}: use cpu, cuda, or one GPU such as cuda:1") from None
     if resolved.type == "cuda":
         if not torch.cuda.is_available():
             raise RuntimeError(f"device {device!r}: torch {torch.__version__} sees no CUDA device")
