@@ -18,12 +18,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
 from blockscale import kernels
+from blockscale.kernels.cuda_arguments import Arguments, WideArguments
 from blockscale.runtime.cuda import TARGETS, Build, arch_of, cubin, load_nvrtc
+from runtime import sass
 
 RECORD = Path(__file__).with_name("cubins.json")
 HOW_TO_RECORD = "if that is meant: python tests/runtime/cubins.py"
@@ -57,14 +60,33 @@ def opcodes(code: bytes) -> set[str]:
     return set(re.findall(line, _dump(code, "--dump-sass"), flags=re.MULTILINE))
 
 
-def loads_too_early(code: bytes) -> bool:
-    """Whether a load stands before the wait for the kernel ahead in the stream, which may still
-    write what is loaded: compilers take loads of constant memory for free to move."""
-    line = r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?(ACQBULK|LDG\.)"
-    found = re.findall(line, _dump(code, "--dump-sass"), flags=re.MULTILINE)
-    return "ACQBULK" in found and "LDG." in found[: found.index("ACQBULK")]
+def loads_too_early(code: bytes, build: Build, target: str) -> list[str]:
+    """Loads that stand before the wait for the kernel ahead in the stream, which may still write
+    what is loaded: compilers take loads of constant memory for free to move."""
+    major = int(target.removeprefix("sm_").rstrip("a")) // 10
+    found = sass.early_loads(_dump(code, "--dump-sass"), major, _pointers(build))
+    return [f"{each.opcode} {each.operands.strip()} at {each.address:#x}" for each in found]
 
 
+def _pointers(build: Build) -> sass.Arguments:
+    """The products read weights early, which nobody writes any more; other kernels read nothing."""
+    if build.entry != "stream":
+        return sass.Arguments()
+    struct = WideArguments if dict(build.defines)["BS_WIDE"] else Arguments
+
+    def places(*names: str) -> tuple[range, ...]:
+        fields = [getattr(struct, name) for name in names if hasattr(struct, name)]
+        return tuple(range(field.offset, field.offset + field.size) for field in fields)
+
+    return sass.Arguments(
+        settled=places("weight", "code_map", "scale_map"),
+        written=places(
+            "x", "x_scale", "x_map", "x_block_scale", "group_sizes", "partial", "arrivals"
+        ),
+    )
+
+
+@lru_cache(maxsize=2)  # disassembling takes a second, and a kernel is asked about several times
 def _dump(code: bytes, option: str) -> str:
     tool = disassembler()
     assert tool is not None
@@ -102,10 +124,25 @@ def nvrtc_version() -> str:
     return nvrtc if isinstance(nvrtc, str) else nvrtc.version
 
 
-def complaint(name: str, used: Usage, record: dict[str, list[int]]) -> str | None:
-    """Why the use of an SM is not as it should be; registers and shared memory may fall."""
+def register_limit(build: Build) -> int:
+    """Of a thread, with as many CTAs on an SM as the kernel is launched for."""
+    defines = dict(build.defines)
+    warps = defines.get("BS_ROW_WARPS", 8) * defines.get("BS_K_WARPS", 1)
+    threads = defines.get("BS_THREADS", 32 * warps) * defines.get("BS_MIN_BLOCKS", 1)
+    return min(255, 65536 // threads // 8 * 8)  # an SM has 64 Ki, given out in eights
+
+
+def complaint(
+    name: str, used: Usage, record: dict[str, list[int]] | None, limit: int
+) -> str | None:
+    """Why the use of an SM is not as it should be; registers and shared memory may fall. Without a
+    record of the same compiler, registers may be as many as the launch allows."""
     if used.stack or used.local:
         return f"{name}: {used.stack} bytes of stack, {used.local} of local memory: it spills"
+    if used.registers > limit:
+        return f"{name}: {used.registers} registers, {limit} at most where it is launched"
+    if record is None:
+        return None
     if name not in record:
         return f"{name}: not recorded; {HOW_TO_RECORD}"
     for what, now, before in zip(
