@@ -10,6 +10,10 @@ kernel may offer it more, and say what a CUDA graph cannot hold:
     candidates(problem) -> list[Config] optional: legal ones beyond `configs`, worth measuring
     is_capturable(problem) -> bool      optional: False where the host must read something back
 
+and tell `explain` why its first config is the first:
+
+    predicted(problem) -> str           optional: how long that will take, and the next one
+
 A verb's kernels are a tuple, tried in order; the last is `reference`, which refuses nothing. What
 `launch` takes beyond problem and config is written in the `__init__` of the kernel's folder.
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from blockscale.formats import Float
 from blockscale.kernels.cuda_config import Config, decodes_x, x_dtype
-from blockscale.kernels.cuda_stream import stream_configs
+from blockscale.kernels.stream_choice import stream_configs
 from blockscale.problem import Problem, parse_kind
 from blockscale.runtime.cuda import Build
 

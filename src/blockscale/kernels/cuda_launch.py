@@ -17,10 +17,10 @@ from blockscale.kernels.cuda_arguments import (
 )
 from blockscale.kernels.cuda_build import stream_build
 from blockscale.kernels.cuda_config import Config, decodes_x, matrices, x_dtype
-from blockscale.kernels.cuda_stream import stream_shared
 from blockscale.kernels.cuda_tables import counted, is_symmetric
 from blockscale.kernels.cuda_workspace import workspace
 from blockscale.kernels.dequantize.sm80 import decode
+from blockscale.kernels.stream_space import padded_shared
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime.cuda import Function, can_overlap, current_stream, function, matrix_map
@@ -52,7 +52,7 @@ class Launch:
         self._tiles, self._matrices = config.output_tiles(problem), matrices(problem)
         self._grid = self._tiles, config.splits, self._matrices
         self._threads = config.threads
-        self._shared = stream_shared(problem, config)
+        self._shared = padded_shared(problem, config)
         self._cluster = config.splits if config.cluster else 1
         self._overlaps = can_overlap(problem.target)
         self._counted = counted(self._weights) if frozen else []
@@ -129,6 +129,16 @@ class Launch:
             self._overlaps,
             self._cluster,
         )
+
+    @property
+    def held(self) -> int:
+        """CTAs that an SM holds at a time."""
+        return self._kernel.occupancy(self._threads, self._shared)
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of a thread."""
+        return self._kernel.local_bytes
 
     @property
     def settled_version(self) -> int | None:

@@ -60,6 +60,7 @@ class Explanation:
             elif answer.kernel == self.kernel:
                 lines.append(f"  runs     {answer.kernel} with {self.choice.config}")
                 lines.append(f"  chosen   {self._reason()}")
+                lines += self._predicted()
                 passed = True
             else:
                 why = "comes later" if passed else "was slower when this was tuned"
@@ -71,6 +72,11 @@ class Explanation:
         reason = self.choice.reason
         others = other_rows(self.problem) if reason == BY_RULE else []
         return f"{reason}; tuned for m = {', '.join(map(str, others))}" if others else reason
+
+    def _predicted(self) -> list[str]:
+        """Of the first config, by kernels that have a model of themselves."""
+        told = getattr(self.choice.kernel, "predicted", None)
+        return [] if told is None else [f"  predicted {told(self.problem)}"]
 
     def _weights(self) -> str:
         format, layout = self.problem.w_kind

@@ -13,9 +13,9 @@ from blockscale.kernels.contract import Parts
 from blockscale.kernels.cuda_build import NUMBERS, builds, instructions
 from blockscale.kernels.cuda_config import Config, fits_bfloat16, matrices
 from blockscale.kernels.cuda_launch import Launch
-from blockscale.kernels.cuda_stream import stream_candidates, stream_configs
-from blockscale.kernels.cuda_wide import is_wide
 from blockscale.kernels.prepared import fragments
+from blockscale.kernels.stream_choice import stream_configs, told
+from blockscale.kernels.stream_space import takes_wgmma
 from blockscale.layouts import Layout, canonical
 from blockscale.problem import Kind, Problem
 from blockscale.runtime.cuda import Build, cuda_refusal
@@ -24,11 +24,11 @@ __all__ = [
     "NAME",
     "Launch",
     "builds",
-    "candidates",
     "configs",
     "every_build",
     "instructions",
     "launch",
+    "predicted",
     "refuses",
 ]
 
@@ -56,7 +56,7 @@ def refuses(problem: Problem) -> str | None:
         return f"takes x as bfloat16, which {problem.x_kind} would be rounded to"
     if not 0 < matrices(problem) <= _MOST_MATRICES:
         return f"takes 1 to {_MOST_MATRICES} matrices, not {matrices(problem)}"
-    most = _MOST_ROWS_WIDE if is_wide(problem) else _MOST_ROWS
+    most = _MOST_ROWS_WIDE if takes_wgmma(problem) else _MOST_ROWS
     if not problem.ragged and problem.m > most:
         return f"is for up to {most} rows, not {problem.m}"
     if not stream_configs(problem):
@@ -73,8 +73,8 @@ def configs(problem: Problem) -> tuple[Config, ...]:
     return stream_configs(problem)
 
 
-def candidates(problem: Problem) -> list[Config]:
-    return stream_candidates(problem)
+def predicted(problem: Problem) -> str:
+    return told(problem)
 
 
 def launch(

@@ -1,0 +1,214 @@
+"""Fits the constants of kernels/stream_cost.py to stored sweeps, and says how well they choose.
+
+    python -m bench.fit_stream FIT.jsonl ... [--judge OTHER.jsonl ...] [--write]
+
+Needs scipy. What is minimised is the relative error of the prediction, with more weight on configs
+near the best of their problem: these are the ones to be told apart. What is judged is the choice:
+the time of the config that the model ranks first over that of the best one measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+from bench.sweep import numbers_of
+from blockscale.kernels.cuda_config import Config
+from blockscale.kernels.stream_constants import ALGORITHMS, SHARED, Algorithm, Shared
+from blockscale.kernels.stream_cost import Work, cost, count, predict
+from blockscale.kernels.stream_exceptions import TABLE, exception_key, read_config
+from blockscale.kernels.stream_space import ctas_of_busiest, is_legal
+from blockscale.problem import Problem
+from blockscale.runtime.cuda import multiprocessors
+
+SWEEPS = Path(__file__).parent / "results" / "sweeps"
+TARGET = Path(__file__).parents[1] / "src/blockscale/kernels/stream_constants.py"
+_SLOW = 2.0  # times the best: configs beyond are nobody's choice
+_TOLD = 1.02  # times the best: a prediction beyond becomes an exception
+_SOFT = 0.10  # how much slower than the best a config is when it counts half
+
+
+class Timing(NamedTuple):
+    problem: Problem
+    config: Config
+    work: Work
+    microseconds: float
+    relative: float  # to the best of its problem
+
+
+def read(paths: Iterable[str | Path]) -> list[Timing]:
+    """Of legal configs without spills, with no more room on an SM than their CTAs take."""
+    found: list[Timing] = []
+    for path in paths:
+        for line in Path(path).read_text().splitlines():
+            facts, rows = json.loads(line)
+            problem = Problem(**facts)
+            timed = [
+                (config, microseconds)
+                for numbers, held, spilled, microseconds in rows
+                if not spilled
+                and is_legal(config := read_config(numbers), problem)
+                and held <= ctas_of_busiest(config, problem)
+            ]
+            best = min((each for _, each in timed), default=0)
+            found += [
+                Timing(problem, config, count(problem, config), each, each / best)
+                for config, each in timed
+                if each < _SLOW * best
+            ]
+    return found
+
+
+class Parameters:
+    """The constants as one vector of logarithms."""
+
+    def __init__(self) -> None:
+        self._names: list[tuple[str, str, str]] = []
+        for name, algorithm in ALGORITHMS.items():
+            for field in fields(Algorithm):
+                value = getattr(algorithm, field.name)
+                keys = value if isinstance(value, dict) else [""]
+                self._names += [(name, field.name, key) for key in keys]
+        self._names += [("", field.name, "") for field in fields(Shared)]
+
+    def start(self) -> list[float]:
+        return [math.log(self._value(*name)) for name in self._names]
+
+    @staticmethod
+    def _value(algorithm: str, field: str, key: str) -> float:
+        value = getattr(ALGORITHMS[algorithm] if algorithm else SHARED, field)
+        return float(value[key] if key else value)
+
+    def made(self, vector: Sequence[float]) -> tuple[dict[str, Algorithm], Shared]:
+        told: dict[str, dict[str, Any]] = {name: {} for name in (*ALGORITHMS, "")}
+        for (name, field, key), logarithm in zip(self._names, vector, strict=True):
+            value = math.exp(logarithm)
+            if key:
+                told[name].setdefault(field, {})[key] = value
+            else:
+                told[name][field] = value
+        shared = Shared(**told.pop(""))
+        return {name: Algorithm(**each) for name, each in told.items()}, shared
+
+
+def fit(timings: Sequence[Timing], evaluations: int = 30) -> tuple[dict[str, Algorithm], Shared]:
+    from scipy.optimize import least_squares
+
+    parameters = Parameters()
+    start = parameters.start()
+    weights = [1 / math.sqrt(_SOFT + each.relative - 1) for each in timings]
+
+    def residuals(vector: Sequence[float]) -> list[float]:
+        algorithms, shared = parameters.made(vector)
+        errors = [
+            weight
+            * math.log(
+                predict(each.work, algorithms[each.work.algorithm], shared).microseconds
+                / each.microseconds
+            )
+            for each, weight in zip(timings, weights, strict=True)
+        ]
+        kept = [0.03 * (now - before) for now, before in zip(vector, start, strict=True)]
+        return errors + kept  # what few timings tell of stays near where it was
+
+    bounds = [each - 1.5 for each in start], [each + 1.5 for each in start]
+    solved = least_squares(
+        residuals, start, bounds=bounds, loss="soft_l1", f_scale=0.12, max_nfev=evaluations
+    )
+    return parameters.made(list(solved.x))
+
+
+def judge(
+    timings: Sequence[Timing], algorithms: dict[str, Algorithm], shared: Shared
+) -> list[float]:
+    """Of each problem, how much slower the choice is than the best one measured."""
+    chosen: dict[Problem, tuple[float, float]] = {}
+    for each in timings:
+        told = predict(each.work, algorithms[each.work.algorithm], shared).microseconds
+        if each.problem not in chosen or told < chosen[each.problem][0]:
+            chosen[each.problem] = told, each.relative
+    return [relative for _, relative in chosen.values()]
+
+
+def summary(regrets: Sequence[float]) -> str:
+    cuts = quantiles(regrets, n=20, method="inclusive")
+    over = sum(each > 1.1 for each in regrets)
+    return (
+        f"{len(regrets)} problems: median {median(regrets):.3f}, 75% {cuts[14]:.3f}, "
+        f"90% {cuts[17]:.3f}, worst {max(regrets):.3f}; {over} beyond 1.1"
+    )
+
+
+def source(algorithms: dict[str, Algorithm], shared: Shared) -> str:
+    """Of stream_constants.py, from `ALGORITHMS` on."""
+
+    def told(value: Any) -> str:
+        if isinstance(value, dict):
+            return "{" + ", ".join(f'"{key}": {told(each)}' for key, each in value.items()) + "}"
+        return f"{value:.4g}"
+
+    def record(each: Any) -> str:
+        listed = (f"{field.name}={told(getattr(each, field.name))}" for field in fields(each))
+        return f"{type(each).__name__}({', '.join(listed)})"
+
+    named = ", ".join(f'"{name}": {record(each)}' for name, each in algorithms.items())
+    return f"ALGORITHMS = {{{named}}}\nSHARED = {record(shared)}\n"
+
+
+def exceptions(timings: Sequence[Timing]) -> list[Any]:
+    """Problems whose predicted config was beaten by more than 2%, with both times."""
+    found = []
+    for problem in dict.fromkeys(each.problem for each in timings):
+        own = [each for each in timings if each.problem == problem]
+        first = min(own, key=lambda each: cost(problem, each.config).microseconds)
+        best = min(own, key=lambda each: each.microseconds)
+        if first.microseconds > _TOLD * best.microseconds and exception_key(problem) is not None:
+            config = numbers_of(best.config)
+            found.append([*exception_key(problem), config, best.microseconds, first.microseconds])
+    return found
+
+
+def write_exceptions(timings: Sequence[Timing], device: str) -> None:
+    target = timings[0].problem.target
+    problems = exceptions(timings)
+    rows = ",\n".join("    " + json.dumps(each, separators=(",", ":")) for each in problems)
+    head = (
+        f'{{"device": {json.dumps(device)}, "target": "{target}", "sms": {multiprocessors(target)},'
+    )
+    TABLE.write_text(f'{head}\n "problems": [\n{rows}\n]}}\n')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("fit", nargs="*")
+    parser.add_argument("--judge", nargs="*", default=[])
+    parser.add_argument("--evaluations", type=int, default=30)
+    parser.add_argument("--write", action="store_true", help="the constants")
+    parser.add_argument(
+        "--exceptions", help="write them, of what is fitted, for a GPU of this name"
+    )
+    args = parser.parse_args()
+    algorithms, shared = ALGORITHMS, SHARED
+    if args.fit:
+        timings = read(args.fit)
+        print(f"before, on what is fitted: {summary(judge(timings, algorithms, shared))}")
+        if args.evaluations:
+            algorithms, shared = fit(timings, args.evaluations)
+            print(f"after, on what is fitted: {summary(judge(timings, algorithms, shared))}")
+    if args.judge:
+        print(f"on other problems: {summary(judge(read(args.judge), algorithms, shared))}")
+    if args.write:
+        head, _, _ = TARGET.read_text().partition("ALGORITHMS = ")
+        TARGET.write_text(head + source(algorithms, shared))
+    if args.exceptions:
+        write_exceptions(read(args.fit), args.exceptions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""How long cuda/stream.cu will take with a Config: a prediction from counted work.
+
+A launch is rounds of CTAs on the busiest SM, and a CTA is a start, steps through k, and an end. A
+step is bound by the issue slots of the SM, by the latency of one warp's own chain of instructions,
+or by the copies it waits for; all steps together by DRAM, by the L2 that x comes from, and by the
+tensor cores. Bounds overlap in part, so they are joined by a p-norm: the largest counts most.
+
+The constants are fitted by `bench.fit_stream` to stored sweeps; docs/design/0007-choosing.md says
+how well they choose on draws that were not used to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from blockscale.kernels.cuda_config import Config, rows_each
+from blockscale.kernels.stream_constants import ALGORITHMS, SHARED, Algorithm, Shared
+from blockscale.kernels.stream_space import busy_matrices, ctas
+from blockscale.problem import Problem
+from blockscale.runtime.cuda import multiprocessors
+
+_ALIKE = {"e3m2": "e2m3", "e5m2": "e4m3"}  # elements that take as long to decode
+_DRAM = 4.42e6  # bytes in a microsecond, of a large read
+_CYCLES = 1830.0  # of an SM in a microsecond
+_PRODUCTS = 2048  # of 16-bit numbers by the tensor cores of an SM, in a cycle
+_SCHEDULERS = 4  # of an SM
+_STEP = 16  # k of one mma
+_COPIED = 512  # bytes that a warp copies at a time
+_STORED = 64  # bytes of shared memory that sums take a cycle for
+_BETWEEN = 14  # bytes of another SM's shared memory that come in a cycle
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch does, counted: all that a prediction needs to know of problem and config."""
+
+    algorithm: str  # "few", "mma" or "wgmma"
+    element: str
+    table: bool  # codes are looked up in shared memory
+    tiles: int
+    tile_m: int
+    rows: float  # of x that a CTA has
+    row_warps: int
+    k_warps: int
+    stages: int
+    tile_k: int
+    ctas: float
+    resident: int  # CTAs on the busiest SM at a time
+    rounds: float  # of them
+    turns: int  # over rows of x
+    chunks: int  # of a CTA's k
+    splits: int
+    k: int
+    weight_rows: int
+    weight_bytes: float  # of all
+    gated: bool
+    ragged: bool
+
+
+def count(problem: Problem, config: Config) -> Work:
+    format, processors = problem.w_kind.format, multiprocessors(problem.target)
+    every, each = ctas(config, problem), rows_each(problem)
+    resident = min(config.blocks, max(1, ceil(every / processors)))
+    branches = 2 if problem.gated else 1
+    weights = busy_matrices(problem) * branches * problem.n * problem.k
+    return Work(
+        algorithm="wgmma" if config.wide else "few" if config.columns < 8 else "mma",
+        element=_ALIKE.get(format.element.name, format.element.name),
+        table=config.shared_table,
+        tiles=config.tiles,
+        tile_m=config.columns,
+        rows=min(config.columns, max(each, 1)),
+        row_warps=config.row_warps,
+        k_warps=config.k_warps,
+        stages=config.stages,
+        tile_k=config.chunk,
+        ctas=every,
+        resident=resident,
+        rounds=every / (processors * resident),
+        turns=max(1, ceil(each / config.columns)),
+        chunks=ceil(ceil(problem.k / config.chunk) / config.splits),
+        splits=config.splits,
+        k=problem.k,
+        weight_rows=config.weight_rows,
+        weight_bytes=weights * (format.element.bits / 8 + 1 / format.block),
+        gated=problem.gated,
+        ragged=problem.ragged,
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Microseconds, and what they are made of."""
+
+    microseconds: float
+    bounds: dict[str, float]  # each alone
+
+    @property
+    def bound_by(self) -> str:
+        return max(self.bounds, key=lambda name: self.bounds[name])
+
+
+def predict(work: Work, algorithm: Algorithm, shared: Shared) -> Cost:
+    rounds = work.rounds
+    if rounds <= 1:
+        rounds = 1.0
+    else:  # CTAs drift apart, so that a last round that is not full costs less after many
+        whole = ceil(rounds)
+        rounds += (whole - rounds) * min(1.0, 2 * algorithm.tail / whole)
+    passes = rounds * work.turns
+    x_bytes = 2 * work.rows * work.k / work.splits
+    warps = work.row_warps * work.k_warps
+    cycles = _cycles_of_chunk(work, algorithm, shared) / _CYCLES
+    steps = ceil(work.chunks / work.k_warps)
+    ahead = work.stages - (0.5 if work.algorithm == "wgmma" else 1)
+    bounds = {
+        "issue": passes
+        * work.chunks
+        / work.k_warps
+        * cycles
+        * ceil(work.resident * warps / _SCHEDULERS),
+        "latency": passes * steps * (cycles * algorithm.chain + algorithm.meeting / _CYCLES),
+        "copies": passes * steps * algorithm.load / ahead / _CYCLES,
+    }
+    of_steps = _norm(bounds.values(), shared.steps_overlap)
+    weights = work.weight_rows * work.k / work.splits
+    bounds |= {
+        "DRAM": work.turns * work.weight_bytes / _DRAM,
+        "L2": work.turns * work.ctas * x_bytes / (1e6 * algorithm.l2),
+        "tensor cores": passes
+        * work.resident
+        * weights
+        * max(work.tile_m, 8)
+        / _PRODUCTS
+        / _CYCLES,
+    }
+    of_all = _norm((of_steps, bounds["DRAM"], bounds["L2"], bounds["tensor cores"]), shared.overlap)
+    bounds["start and end"] = _ends(work, algorithm, shared, rounds)
+    return Cost(of_all + bounds["start and end"], bounds)
+
+
+def _cycles_of_chunk(work: Work, algorithm: Algorithm, shared: Shared) -> float:
+    """Issue slots that a warp takes for a stage."""
+    decode = (algorithm.looked_up if work.table else algorithm.decode)[work.element]
+    tile = decode + algorithm.columns * max(1, work.tile_m / 8)
+    cycles = work.tile_k / _STEP * work.tiles * tile + algorithm.stage
+    if work.algorithm == "wgmma":
+        return cycles
+    # Warps copy x themselves, and wait for each other after each stage.
+    cycles += shared.copy_x * 2 * work.rows * work.tile_k / _COPIED / work.row_warps
+    return cycles * (1 + shared.meeting * (work.row_warps - 1))
+
+
+def _ends(work: Work, algorithm: Algorithm, shared: Shared, rounds: float) -> float:
+    """All that CTAs do before their first stage and after their last."""
+    start = algorithm.start
+    if work.rounds <= 0.5:
+        start *= 1 - algorithm.hidden  # idle SMs have a place for every CTA of the next kernel
+    sums = work.tile_m * work.weight_rows
+    outputs = work.resident * sums / work.splits
+    each = start + shared.warp * work.resident * work.row_warps * work.k_warps
+    each += shared.reduce * work.k_warps * 4 * sums / _STORED / _CYCLES
+    if work.splits > 1:
+        others = 4 * sums * (work.splits - 1) / work.splits
+        each += shared.cluster + shared.cluster_sums * others / _BETWEEN / _CYCLES
+    each += outputs * (shared.output + (shared.activation if work.gated else 0))
+    total = rounds * work.turns * each
+    total += shared.fill_table * rounds if work.table else 0
+    total += shared.find_group if work.ragged else 0
+    return total + (shared.gate if work.gated else 0)
+
+
+def _norm(times: Iterable[float], p: float) -> float:
+    return float(sum(each**p for each in times) ** (1 / p))
+
+
+def cost(problem: Problem, config: Config) -> Cost:
+    work = count(problem, config)
+    return predict(work, ALGORITHMS[work.algorithm], SHARED)

@@ -1,0 +1,139 @@
+"""The choice of a config for the streaming CUDA kernel: what is legal, and what is predicted to be
+fast, held to what was measured. No GPU is needed."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+import blockscale as bs
+from bench import fit_stream
+from blockscale.kernels.prepared import fragments
+from blockscale.kernels.stream_choice import stream_configs, told
+from blockscale.kernels.stream_constants import ALGORITHMS, SHARED
+from blockscale.kernels.stream_cost import cost
+from blockscale.kernels.stream_exceptions import exception
+from blockscale.kernels.stream_space import (
+    busy_matrices,
+    ctas,
+    ctas_of_busiest,
+    every_config,
+    is_legal,
+    padded_shared,
+)
+from blockscale.problem import Kind, Problem
+
+SWEEPS = fit_stream.SWEEPS
+SM_BYTES, RESERVED = 228 * 1024, 1024  # shared memory of a Hopper SM, and of it for each CTA
+
+
+def problem(fmt=bs.NVFP4, **facts):
+    facts = {"verb": "matmul", "x": "bfloat16", "out": "bfloat16", "target": "sm_90", **facts}
+    return Problem(w=str(Kind(fmt, fragments(fmt))), **facts)
+
+
+def some_problems():
+    for fmt, m, (n, k) in itertools.product(
+        (bs.NVFP4, bs.KBIT4, bs.MXFP8_E5M2), (1, 5, 16, 100), ((512, 4096), (9000, 1024))
+    ):
+        yield problem(fmt, m=m, n=n, k=k)
+        yield problem(fmt, m=m, n=n, k=k, gated=True, activation="silu")
+        yield problem(fmt, m=m, n=n, k=k, ragged=True, groups=64)
+
+
+def test_whatever_is_enumerated_is_legal_and_stands_once():
+    for asked in some_problems():
+        every = list(every_config(asked))
+        assert every, asked
+        assert len(every) == len(set(every))
+        assert all(is_legal(each, asked) for each in every), asked
+
+
+def test_an_sm_holds_the_ctas_of_a_config_and_no_other():
+    """Or CTAs of the next kernel would crowd beside them."""
+    for asked in some_problems():
+        for config in stream_configs(asked)[:5]:
+            shared = padded_shared(asked, config)
+            assert config.blocks <= ctas_of_busiest(config, asked)
+            assert config.blocks * (shared + RESERVED) <= SM_BYTES
+            assert (config.blocks + 1) * (shared + RESERVED) > SM_BYTES
+
+
+def test_without_early_starts_no_memory_is_asked_for_in_vain():
+    asked = problem(m=1, n=2048, k=4096, target="sm_80")
+    config = stream_configs(asked)[0]
+    assert padded_shared(asked, config) == config.shared_bytes(asked)
+
+
+def test_codes_of_few_rows_are_decoded_by_the_product_itself():
+    x = str(Kind(bs.NVFP4, bs.layouts.canonical(bs.NVFP4)))
+    for m in (1, 3, 4):
+        asked = problem(m=m, n=7168, k=2048, x=x, groups=4)
+        assert all(each.columns < 8 for each in stream_configs(asked))
+
+
+def test_rows_of_one_tile_get_one_choice():
+    """A choice takes tens of milliseconds, and a server meets every number of rows."""
+    for low, high in ((3, 4), (9, 16), (65, 96)):
+        a, b = (problem(m=m, n=4096, k=4096) for m in (low, high))
+        assert stream_configs(a) is stream_configs(b)
+    assert stream_configs(problem(m=1, n=4096, k=4096, bias=True, out="float32")) is stream_configs(
+        problem(m=1, n=4096, k=4096)
+    )
+
+
+def test_experts_without_rows_cost_nothing():
+    few, many = (problem(m=m, n=512, k=2048, ragged=True, groups=256) for m in (4, 4096))
+    assert 3.9 < busy_matrices(few) < 4
+    assert 255 < busy_matrices(many) <= 256
+    config = stream_configs(few)[0]
+    assert ctas(config, few) == pytest.approx(busy_matrices(few) * config.output_tiles(few))
+
+
+def test_predictions_grow_with_the_work():
+    for fmt in (bs.NVFP4, bs.KBIT5):
+        config = stream_configs(problem(fmt, m=16, n=16384, k=8192))[0]
+        config = replace(config, splits=1, cluster=False)
+        times = [
+            cost(problem(fmt, m=16, n=n, k=k), config).microseconds
+            for n, k in ((4096, 2048), (4096, 8192), (16384, 8192), (65536, 8192))
+        ]
+        assert times == sorted(times)
+        floor = problem(fmt, m=16, n=65536, k=8192).bytes / 4.8e6
+        assert times[-1] > floor  # no config beats the memory
+
+
+def test_choices_hold_on_problems_that_were_not_fitted():
+    """Draw 4 judges: the choice over the best config measured."""
+    timings = fit_stream.read([SWEEPS / "h200_draw4.jsonl"])
+    regrets = sorted(fit_stream.judge(timings, ALGORITHMS, SHARED))
+    assert len(regrets) >= 60
+    assert regrets[len(regrets) // 2] < 1.03
+    assert regrets[9 * len(regrets) // 10] < 1.11
+    assert regrets[-1] < 1.2
+
+
+def test_exceptions_are_those_of_the_stored_sweep():
+    timings = fit_stream.read([SWEEPS / "h200_recorded_shapes.jsonl"])
+    listed = fit_stream.exceptions(timings)
+    assert listed
+    for w, m, n, k, numbers, took, _ in listed:
+        asked = replace(problem(m=m, n=n, k=k), w=w)
+        known = exception(asked)
+        assert known is not None
+        assert (known.config, known.microseconds) == (fit_stream.read_config(numbers), took)
+        assert stream_configs(asked)[0] == known.config
+        assert "measured on NVIDIA H200" in told(asked)
+
+
+def test_exceptions_are_of_one_gpu():
+    timings = fit_stream.read([SWEEPS / "h200_recorded_shapes.jsonl"])
+    w, m, n, k, *_ = fit_stream.exceptions(timings)[0]
+    assert exception(replace(problem(m=m, n=n, k=k), w=w, target="sm_80")) is None
+    assert exception(replace(problem(m=m, n=n, k=k), w=w, gated=True, activation="silu")) is None
+
+
+def test_a_prediction_says_what_bounds_it_and_what_comes_next():
+    text = told(problem(m=1, n=30000, k=4096))
+    assert " us, bound by " in text
+    assert "; next " in text
