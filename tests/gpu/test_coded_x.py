@@ -10,6 +10,7 @@ from blockscale.kernels.cuda_config import decodes_x
 from blockscale.kernels.matmul import sm80
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups, as_rows
+from kinds import one_of_each_kind
 from products import check, check_gated, exact, scaled
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -68,7 +69,7 @@ def test_every_config(coded, w_format, m):
     rows = as_rows(x.to("cuda").operand)
     problem = problem_of(x.to("cuda"), w)
     roundings = 2 if w_format.is_codebook else 0
-    for config in sm80.configs(problem):
+    for config in one_of_each_kind(sm80.configs(problem)):
         for splits, cluster in {(1, False), (2, False), (2, True), (5, True)}:
             out = torch.full((m, 130), float("nan"), dtype=torch.bfloat16, device="cuda")
             chosen = replace(config, splits=splits, cluster=cluster)

@@ -12,6 +12,7 @@ from blockscale.kernels.prepared import fragments
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups
 from blockscale.runtime.cuda import shared_limit
+from kinds import one_of_each_kind
 from products import check as check_product
 from products import check_gated as check_gated_product
 from products import exact, scaled
@@ -123,7 +124,7 @@ def test_scales_too_large_to_lift_weights_by(m):
     w, at = q.prepare("cuda"), torch.randperm(k)[:m]
     x = torch.nn.functional.one_hot(at, k).bfloat16()
     problem = bs.explain(x.cuda(), w, out_dtype=torch.float32).problem
-    for config in sm80.configs(problem):
+    for config in one_of_each_kind(sm80.configs(problem)):
         y = torch.empty(m, 48, device="cuda")
         sm80.launch(problem, config, x.cuda(), (as_groups(w.operand),), (None,), None, y)
         assert torch.equal(y.cpu().double(), exact(q)[:, at].T), config
@@ -162,7 +163,7 @@ def test_tables_in_shared_memory_give_the_same_bits_as_in_registers(some, m, gat
     problem = replace(problem, **facts)
     limit = shared_limit(problem.target) - STATIC_SHARED
     tried = 0
-    for config in sm80.configs(problem):
+    for config in one_of_each_kind(sm80.configs(problem)):
         shared = replace(config, shared_table=True, blocks=1)
         if shared.shared_bytes(problem) > limit:
             continue
@@ -238,7 +239,7 @@ def test_enough_groups_for_small_blocks(some, rows, k):
     held, held_sizes = x.cuda(), sizes.cuda()
     problem = bs.explain(held, g, group_sizes=held_sizes, out_dtype=torch.float32).problem
     weights = {i: exact(gate[i]) for i in parts}
-    for config in sm80.configs(problem):
+    for config in one_of_each_kind(sm80.configs(problem)):
         y = torch.full((rows, n), float("nan"), device="cuda")
         launch = (problem, config, held, (as_groups(g.operand),), (None,), held_sizes)
         sm80.launch(*launch, y)
@@ -326,7 +327,7 @@ def test_every_config(some, m):
     q, w = weight(some, 132, 1280)
     x = torch.randn(m, 1280).bfloat16()
     problem = bs.explain(x.cuda(), w).problem
-    for config in sm80.configs(problem):
+    for config in one_of_each_kind(sm80.configs(problem)):
         for splits, cluster in {(1, False), (2, False), (2, True), (3, True), (5, True)}:
             if splits > 1 and not cluster and m > config.columns:
                 continue  # several turns share a counter

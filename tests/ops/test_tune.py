@@ -95,13 +95,6 @@ def test_every_kernel_that_takes_it_is_tried_but_the_definition(clock, install):
     assert not refusing.launched
 
 
-def test_a_kernel_may_offer_more_to_be_measured(clock, install):
-    fake = Fake(clock, 4, more=(4, 16))
-    install(fake)
-    assert [trial.candidate.config.speed for trial in tune(clock).trials] == [4, 16]
-    assert chosen().config == Config(16)
-
-
 def test_a_wrong_result_is_left_out_and_never_timed(clock, install):
     fake = Fake(clock, 4, 8, 16, wrong=(16,))
     install(fake)

@@ -39,13 +39,11 @@ class Stopwatch:
 class Fake:
     """The definition, in 100 us divided by the config's speed."""
 
-    def __init__(self, clock, *speeds, name="fake", more=(), error=None, wrong=()):
+    def __init__(self, clock, *speeds, name="fake", error=None, wrong=()):
         self.NAME, self.clock, self.wrong, self.error = name, clock, wrong, error or {}
         self.listed = [Config(speed) for speed in speeds]
         self.refusal = None
         self.launched, self.met = [], []
-        if more:
-            self.candidates = lambda problem: [Config(speed) for speed in more]
 
     def refuses(self, problem):
         return self.refusal

@@ -5,9 +5,8 @@
     launch(problem, config, *tensors)   plain tensors only, output last
 
 Configs are frozen dataclasses of numbers and strings, so that tuning can store and compare them. A
-kernel may offer it more, and say what a CUDA graph cannot hold:
+kernel may say what a CUDA graph cannot hold:
 
-    candidates(problem) -> list[Config] optional: legal ones beyond `configs`, worth measuring
     is_capturable(problem) -> bool      optional: False where the host must read something back
 
 and tell `explain` why its first config is the first:

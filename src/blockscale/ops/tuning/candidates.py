@@ -39,12 +39,8 @@ class Candidate(NamedTuple):
 
 
 def offered(kernel: Kernel, problem: Problem) -> list[Candidate]:
-    """Of a kernel that does not refuse: what it lists, then what it only offers to be measured."""
-    configs = list(kernel.configs(problem))
-    more = getattr(kernel, "candidates", None)
-    if more is not None:
-        configs += more(problem)
-    return [Candidate(kernel, config) for config in dict.fromkeys(configs)]
+    """Of a kernel that does not refuse."""
+    return [Candidate(kernel, config) for config in kernel.configs(problem)]
 
 
 def candidates(problem: Problem) -> list[Candidate]:
