@@ -17,7 +17,7 @@ help:
 	@echo "make test    lint, types, import contracts, tests"
 	@echo "make bench   time the products beside other libraries' (OPTIONS='--shapes all')"
 	@echo "make fuzz    damaged files for every reader, for ten minutes (OPTIONS='--minutes 60')"
-	@echo "make sanitize   the native code's tests under the address and UB sanitizers"
+	@echo "make sanitize   all of the native code's tests under the address and UB sanitizers"
 	@echo "make sanitize-gpu   the CUDA kernels under compute-sanitizer, where there is a GPU"
 	@echo "make lint | types | contracts | format"
 
@@ -61,6 +61,7 @@ contracts: venv
 test: lint types contracts
 	$(BIN)/python -m pytest -n auto --dist worksteal $(DEFINING) --cov --cov-report=term
 	$(BIN)/python -m pytest -n auto --dist worksteal $(DEFINING:%=--ignore=%)
+	tools/sanitize.sh --quick $(BIN)/python
 
 # OPTIONS="--minutes 60 --seed 7 --reader bitsandbytes"
 fuzz: venv
