@@ -10,9 +10,12 @@ from blockscale.kernels.matmul import sm80
 from blockscale.runtime.cuda import FOLDER
 
 SOURCE = Path(__file__).with_name("cluster_reduce.cpp")
-# What the kernel is built with, but for warps that share k: they would have to meet.
-BUILD = next(b for b in sm80.every_build("sm_90") if ("BS_CLUSTER", 1) in b.defines)
-DEFINES = {**dict(BUILD.defines), "BS_K_WARPS": 1}
+# Any build, as a cluster of two; without warps that share k, which would have to meet.
+DEFINES = {
+    **dict(sm80.every_build("sm_90a")[0].defines),
+    "BS_CLUSTER": 1, "BS_SPLITS": 2, "BS_K_WARPS": 1, "BS_ROW_WARPS": 4, "BS_TILES": 2,
+    "BS_CHUNK": 256, "BS_WIDE": 0, "BS_GATED": 0, "BS_RAGGED": 0,
+}  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
