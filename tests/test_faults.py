@@ -42,3 +42,9 @@ def test_a_mark_that_cannot_be_listed_is_an_error(tests, marker):
     (tests / "checkpoint" / "test_more.py").write_text(text)
     with pytest.raises(ValueError, match=r"test_more.py::test_x"):
         fault_table(tests)
+
+
+def test_a_folder_without_a_title_is_an_error(tests):
+    (tests / "checkpoint").rename(tests / "elsewhere")
+    with pytest.raises(ValueError, match=r"test_files.py::test_cut: TITLES .* has no 'elsewhere'"):
+        fault_table(tests)
