@@ -13,7 +13,7 @@ from blockscale.formats import CATALOGUE, INT8, Format, activation_format
 
 DTYPES = ("float32", "bfloat16", "float16")
 SCALE_RULES = ("absmax", "mse", "four_over_six", "floor", "rceil", "even", "even1")
-DIALECTS = ("compressed-tensors", "modelopt", "blockscale")
+DIALECTS = ("compressed-tensors", "modelopt", "gpt-oss", "blockscale")
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "swiglu_oai")
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a")
 DEVICES = ("cpu", "cuda", "cuda:0", "cuda:1")
