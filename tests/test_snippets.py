@@ -53,6 +53,16 @@ def place(tmp_path, monkeypatch):
     _forget()
 
 
+@pytest.fixture
+def new_to_transformers(monkeypatch):
+    """As in a new process: the integration counts once a page imports it, whatever tests did."""
+    integration = pytest.importorskip("blockscale.integrations.transformers")
+    integration.unregister()
+    monkeypatch.delitem(sys.modules, integration.__name__)
+    yield
+    integration.unregister()
+
+
 def _forget():
     tuned.forget()
     ops.choose.cache_clear()
@@ -83,7 +93,7 @@ def smaller(line):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_runs(page, tied, place):
+def test_a_page_runs(page, tied, place, new_to_transformers):
     provide(tied, place)
     for block in blocks(page):
         if block.language == "python":

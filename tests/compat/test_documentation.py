@@ -1,4 +1,4 @@
-"""The examples of docs/compat.md run, and every name has its row."""
+"""Every name has its row in docs/compat.md."""
 
 import re
 from pathlib import Path
@@ -8,12 +8,6 @@ import pytest
 from blockscale import compat
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compat.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-
-
-@pytest.mark.parametrize("index", range(len(BLOCKS)))
-def test_examples_run(index):
-    exec(compile(BLOCKS[index], f"compat.md block {index}", "exec"), {})
 
 
 @pytest.mark.parametrize("name", compat.__all__)
