@@ -16,6 +16,7 @@ from blockscale import ops
 from blockscale.kernels import cuda_launch
 from blockscale.kernels.matmul import sm80
 from blockscale.kernels.prepared import fragments
+from blockscale.kernels.stream_space import every_config
 from blockscale.ops import plan as plans
 from blockscale.ops import quick
 from blockscale.ops.operand import as_groups
@@ -96,13 +97,8 @@ class Machine:
             out=dtype_name(x.dtype),
             target="sm_90",
         )
-        config = next(each for each in sm80.configs(problem) if each.wide == wide)
-        if not config.cluster and config.splits > 1:
-            config = next(
-                each
-                for each in [*sm80.configs(problem), *sm80.candidates(problem)]
-                if each.wide == wide and (each.cluster or each.splits == 1)
-            )
+        every = list(every_config(problem))
+        config = next((each for each in every if each.wide == wide), every[0])
         self.choice = ops.Choice(sm80, config, "by rule")
         parts = tuple(as_groups(each.operand) for each in weights)
         frozen = all(each.frozen for each in weights)

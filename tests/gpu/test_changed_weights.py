@@ -43,7 +43,7 @@ def write_slowly(tensor, other):
 
 def weights(experts=False, format=bs.NVFP4):
     shape = (EXPERTS, N, K) if experts else (N, K)
-    return bs.quantize(torch.randn(shape), format).prepare("cuda")
+    return bs.quantize(torch.randn(shape), format).to("cuda").pack(fragments(format))
 
 
 def rows(experts, m):

@@ -157,3 +157,11 @@ def test_prepare_is_that_packing(isa, fmt):
     assert prepared == q
     assert torch.equal(prepared.dequantize(), q.dequantize())
     assert prepared.pack(q.layout).codes.equal(q.codes)
+
+
+@pytest.mark.parametrize("place", ["lanes", "fragments"])
+def test_storage_at_an_odd_address_is_unpacked(place):
+    q = bs.quantize(torch.randn(48, 128), bs.MXFP8).pack(bs.layouts.Layout(place, place))
+    memory = torch.empty(q.codes.numel() + 1, dtype=torch.uint8)
+    odd = memory[1:].view(q.codes.shape).copy_(q.codes)
+    assert bs.QTensor(q.format, q.shape, odd, q.scale, None, None, q.layout) == q

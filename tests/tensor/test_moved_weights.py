@@ -122,12 +122,25 @@ def test_frozen_is_a_promise_about_these_bytes():
     assert q.freeze() is q
     for copied in (
         q.clone(),
-        q.prepare(),
         q.pack("blocked"),
         bs.quantize(torch.randn(N, K), bs.NVFP4),
     ):
         assert not copied.frozen
     assert q.clone() == q
+
+
+def test_prepared_bytes_are_nobody_elses_and_frozen():
+    layout = bs.layouts.layout("fragments/fragments")  # which no CPU reads
+    q = bs.quantize(torch.randn(N, K), bs.KBIT2).pack(layout)
+    ready = q.prepare()
+    assert ready.frozen
+    assert ready.prepare() is ready
+    before = ready.dequantize()
+    q.codebook.zero_()
+    q.tensor_scale.zero_()
+    assert torch.equal(ready.dequantize(), before)
+    with torch.inference_mode():
+        assert not bs.quantize(torch.randn(N, K), bs.KBIT2).pack(layout).prepare().frozen
 
 
 def test_modules_freeze_what_they_pack():
@@ -140,8 +153,8 @@ def test_modules_freeze_what_they_pack():
     assert not layer.weight.frozen
     layer(torch.randn(1, K))
     assert layer.weight.frozen
-    given = bs.quantize(torch.randn(N, K), bs.NVFP4).prepare()
-    shared = bs.nn.Linear.from_qtensor(given)
+    given = bs.quantize(torch.randn(N, K), bs.NVFP4)
+    shared = bs.nn.Linear.from_qtensor(given.pack(given.prepare().layout))
     shared.prepare()
     assert not shared.weight.frozen  # nothing was packed: the memory is the caller's
 

@@ -24,6 +24,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from blockscale.layouts.words import as_words
+
 TILE = 16  # rows
 UNIT = 64  # k
 BLOCKS = 8  # whose scales stand together
@@ -125,7 +127,7 @@ class FragmentCodes:
     def unpack(self, storage: Tensor, shape: tuple[int, ...], bits: int) -> Tensor:
         lead, (n, k) = shape[:-2], shape[-2:]
         tiles, units = _ceil(n, TILE), _ceil(k, UNIT)
-        words = storage.contiguous().view(torch.int32).reshape(prod(lead), tiles, units, 32, bits)
+        words = as_words(storage).reshape(prod(lead), tiles, units, 32, bits)
         values = torch.zeros(*words.shape[:4], 4, 8, dtype=torch.uint8, device=storage.device)
         for step, value, bit, at in _bit_of_storage(bits, self.folded):
             taken = (words[..., at // 32] >> (at % 32) & 1).to(torch.uint8)

@@ -22,6 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blockscale.layouts.words import as_words
+
 TILE = 16  # rows
 CHUNK = 32  # k
 
@@ -78,7 +80,7 @@ class LaneCodes:
     def unpack(self, storage: Tensor, shape: tuple[int, ...], bits: int) -> Tensor:
         lead, (n, k) = shape[:-2], shape[-2:]
         tiles, chunks = _ceil(n, TILE), _ceil(k, CHUNK)
-        words = storage.contiguous().view(torch.int32).reshape(*lead, tiles, chunks, bits, TILE)
+        words = as_words(storage).reshape(*lead, tiles, chunks, bits, TILE)
         pairs = torch.zeros(
             *lead, tiles, chunks, CHUNK // 2, 2, TILE, dtype=torch.uint8, device=storage.device
         )

@@ -156,9 +156,22 @@ class QTensor:
         return replace(self, codes=codes, scale=scale, layout=target, frozen=False)
 
     def prepare(self, device: torch.device | str | None = None) -> QTensor:
-        """On `device`, in the one layout that its kernels read, for every m."""
+        """On `device`, in the one layout that its kernels read, for every m.
+
+        Bytes that are packed here are nobody else's, and frozen (see `freeze`), but in inference
+        mode, whose tensors count no writes.
+        """
         moved = self if device is None else self.to(device)
-        return moved.pack(ops.prepared_layout(self.format, target_of(moved.device)))
+        packed = moved.pack(ops.prepared_layout(self.format, target_of(moved.device)))
+        if packed is moved or packed.codes.is_inference():
+            return packed
+        scale, table = packed.tensor_scale, packed.codebook
+        return replace(
+            packed,
+            tensor_scale=None if scale is None else scale.clone(),
+            codebook=None if table is None else table.clone(),
+            frozen=True,
+        )
 
     def to(self, device: torch.device | str) -> QTensor:
         device = resolve_device(device)
@@ -183,7 +196,8 @@ class QTensor:
         on, outside of inference mode: nothing goes through `Tensor.data`, `numpy()` or a kernel of
         another library, none of which torch counts in `Tensor._version`.
 
-        It is for whoever owns the bytes; modules of `blockscale.nn` freeze what they have packed.
+        It is for whoever owns the bytes. `prepare` freezes what it packs, and so do modules of
+        `blockscale.nn`.
         On GPUs from Hopper on, products read frozen weights before the kernel ahead in the stream
         has ended, and codebooks of 4 and 5 bits are decoded by half a table where the halves
         mirror each other. Of other weights every product waits for the kernel ahead.
