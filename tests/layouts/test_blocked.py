@@ -1,5 +1,7 @@
 """Scales for tensor cores: the known answers, the padding, and one formula for everything."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -42,10 +44,13 @@ def test_size_is_the_tensors_and_every_scale_has_a_byte(tiles, major, vector, ba
         if major == "k"
         else (lambda r, c, b: (c * vector, r, b))
     )
-    seen = {
-        whole(*coordinate(r, c, b))
-        for r in range(rows) for c in range(k // vector) for b in range(batches)
-    }  # fmt: skip
+    # An offset is the sum of those of its coordinates, which a few places show.
+    by_row = [whole(*coordinate(r, 0, 0)) for r in range(rows)]
+    by_column = [whole(*coordinate(0, c, 0)) for c in range(k // vector)]
+    by_batch = [whole(*coordinate(0, 0, b)) for b in range(batches)]
+    for r, c, b in product((1, rows - 1), (1, k // vector - 1), (0, batches - 1)):
+        assert whole(*coordinate(r, c, b)) == by_row[r] + by_column[c] + by_batch[b]
+    seen = {sum(offsets) for offsets in product(by_row, by_column, by_batch)}
     assert seen == set(range(whole.cosize))
     # elements of a block share their scale
     block = [
