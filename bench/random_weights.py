@@ -33,4 +33,4 @@ def random_weight(
     scale = random_bytes(*SCALES[format.scale.name], layout.scale_storage_shape(format, shape))
     tensor_scale = torch.ones(shape[:-2], device=device) if format.has_tensor_scale else None
     table = torch.tensor(format.codebook, device=device) if format.is_codebook else None
-    return bs.QTensor(format, shape, codes, scale, tensor_scale, table, layout)
+    return bs.QTensor(format, shape, codes, scale, tensor_scale, table, layout).freeze()

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from blockscale.kernels.cuda_config import Config, rows_each
+from blockscale.kernels.cuda_config import Config, decodes_x, rows_each
 from blockscale.kernels.stream_constants import ALGORITHMS, SHARED, Algorithm, Shared
 from blockscale.kernels.stream_space import busy_matrices, ctas
 from blockscale.problem import Problem
@@ -55,6 +55,7 @@ class Work:
     k: int
     weight_rows: int
     weight_bytes: float  # of all
+    coded: bool  # x is decoded on its way into shared memory
     gated: bool
     ragged: bool
 
@@ -85,6 +86,7 @@ def count(problem: Problem, config: Config) -> Work:
         k=problem.k,
         weight_rows=config.weight_rows,
         weight_bytes=weights * (format.element.bits / 8 + 1 / format.block),
+        coded=decodes_x(problem, config),
         gated=problem.gated,
         ragged=problem.ragged,
     )
@@ -149,7 +151,8 @@ def _cycles_of_chunk(work: Work, algorithm: Algorithm, shared: Shared) -> float:
     if work.algorithm == "wgmma":
         return cycles
     # Warps copy x themselves, and wait for each other after each stage.
-    cycles += shared.copy_x * 2 * work.rows * work.tile_k / _COPIED / work.row_warps
+    copy = shared.copy_x + (shared.decode_x if work.coded else 0)
+    cycles += copy * 2 * work.rows * work.tile_k / _COPIED / work.row_warps
     return cycles * (1 + shared.meeting * (work.row_warps - 1))
 
 
@@ -167,7 +170,8 @@ def _ends(work: Work, algorithm: Algorithm, shared: Shared, rounds: float) -> fl
         each += shared.cluster + shared.cluster_sums * others / _BETWEEN / _CYCLES
     each += outputs * (shared.output + (shared.activation if work.gated else 0))
     total = rounds * work.turns * each
-    total += shared.fill_table * rounds if work.table else 0
+    if work.table:  # the first time while the first stages come
+        total += shared.fill_table + shared.refill_table * (rounds - 1)
     total += shared.find_group if work.ragged else 0
     return total + (shared.gate if work.gated else 0)
 
