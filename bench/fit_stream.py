@@ -168,7 +168,7 @@ def exceptions(timings: Sequence[Timing]) -> list[Any]:
         own = [each for each in timings if each.problem == problem]
         first = min(own, key=lambda each: cost(problem, each.config).microseconds)
         best = min(own, key=lambda each: each.microseconds)
-        if first.microseconds > _TOLD * best.microseconds and exception_key(problem) is not None:
+        if first.microseconds > _TOLD * best.microseconds:
             config = numbers_of(best.config)
             found.append([*exception_key(problem), config, best.microseconds, first.microseconds])
     return found

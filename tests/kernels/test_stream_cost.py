@@ -2,6 +2,7 @@
 fast, held to what was measured. No GPU is needed."""
 
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from blockscale.kernels.prepared import fragments
 from blockscale.kernels.stream_choice import stream_configs, told
 from blockscale.kernels.stream_constants import ALGORITHMS, SHARED
 from blockscale.kernels.stream_cost import cost
-from blockscale.kernels.stream_exceptions import exception
+from blockscale.kernels.stream_exceptions import TABLE, exception
 from blockscale.kernels.stream_space import (
     busy_matrices,
     ctas,
@@ -113,24 +114,32 @@ def test_choices_hold_on_problems_that_were_not_fitted():
     assert regrets[-1] < 1.2
 
 
-def test_exceptions_are_those_of_the_stored_sweep():
-    timings = fit_stream.read([SWEEPS / "h200_recorded_shapes.jsonl"])
-    listed = fit_stream.exceptions(timings)
-    assert listed
-    for w, m, n, k, numbers, took, _ in listed:
-        asked = replace(problem(m=m, n=n, k=k), w=w)
+def exceptional():
+    """Problem, config and time of each exception that follows from the stored sweeps."""
+    shapes = [SWEEPS / f"h200_{name}.jsonl" for name in ("recorded_shapes", "experts_and_codes")]
+    for *key, numbers, took, _ in fit_stream.exceptions(fit_stream.read(shapes)):
+        w, x, m, n, k, groups, ragged, gated = key
+        facts = {"groups": groups, "ragged": ragged, "gated": gated, "x": x}
+        facts["activation"] = "silu" if gated else ""
+        yield replace(problem(m=m, n=n, k=k, **facts), w=w), numbers, took
+
+
+def test_exceptions_are_those_of_the_stored_sweeps():
+    listed = list(exceptional())
+    assert len(listed) == len(json.loads(TABLE.read_text())["problems"])
+    for asked, numbers, took in listed:
         known = exception(asked)
         assert known is not None
         assert (known.config, known.microseconds) == (fit_stream.read_config(numbers), took)
-        assert stream_configs(asked)[0] == known.config
+    for asked, numbers, _ in listed[::9]:
+        assert stream_configs(asked)[0] == fit_stream.read_config(numbers)
         assert "measured on NVIDIA H200" in told(asked)
 
 
 def test_exceptions_are_of_one_gpu():
-    timings = fit_stream.read([SWEEPS / "h200_recorded_shapes.jsonl"])
-    w, m, n, k, *_ = fit_stream.exceptions(timings)[0]
-    assert exception(replace(problem(m=m, n=n, k=k), w=w, target="sm_80")) is None
-    assert exception(replace(problem(m=m, n=n, k=k), w=w, gated=True, activation="silu")) is None
+    asked, *_ = next(exceptional())
+    assert exception(replace(asked, target="sm_80")) is None
+    assert exception(replace(asked, n=asked.n + 16)) is None
 
 
 def test_a_prediction_says_what_bounds_it_and_what_comes_next():

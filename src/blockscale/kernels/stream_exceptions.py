@@ -1,8 +1,9 @@
 """Problems on which a measurement disagrees with the prediction of kernels/stream_cost.py.
 
-Written by `bench.fit_stream --exceptions`: of the shapes that docs/performance.md shows, those
-whose predicted config was more than 2% slower than the best one measured. Both times are kept, and
-the GPU that they are from: on others the prediction counts. The aim is an empty table.
+Written by `bench.fit_stream --exceptions` from two stored sweeps, of the shapes that the benchmarks
+show and of experts and quantised x: problems whose predicted config was more than 2% slower than
+the best one measured. Both times are kept, and the GPU that they are from: on others the prediction
+counts. The aim is an empty table.
 """
 
 from __future__ import annotations
@@ -27,18 +28,16 @@ class Exceptional(NamedTuple):
     device: str
 
 
-def exception_key(problem: Problem) -> tuple[Any, ...] | None:
-    """What an exception is found by; None for problems of which there is none."""
-    if problem.ragged or problem.gated or problem.groups > 1 or problem.x != "bfloat16":
-        return None
-    return problem.w, problem.m, problem.n, problem.k
+def exception_key(problem: Problem) -> tuple[Any, ...]:
+    """What an exception is found by."""
+    shape = problem.m, problem.n, problem.k, problem.groups, problem.ragged, problem.gated
+    return (problem.w, problem.x, *shape)
 
 
 def exception(problem: Problem) -> Exceptional | None:
     table = _table()
     of_device = problem.target == table.target and multiprocessors(problem.target) == table.sms
-    key = exception_key(problem) if of_device else None
-    return None if key is None else table.known.get(key)
+    return table.known.get(exception_key(problem)) if of_device else None
 
 
 class _Table(NamedTuple):
@@ -52,8 +51,8 @@ def _table() -> _Table:
     stored = json.loads(TABLE.read_text())
     device = stored["device"]
     known: dict[tuple[Any, ...], Exceptional] = {
-        (w, m, n, k): Exceptional(read_config(numbers), took, predicted, device)
-        for w, m, n, k, numbers, took, predicted in stored["problems"]
+        tuple(key): Exceptional(read_config(numbers), took, predicted, device)
+        for *key, numbers, took, predicted in stored["problems"]
     }
     return _Table(stored["target"], stored["sms"], known)
 
