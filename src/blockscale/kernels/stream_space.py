@@ -38,7 +38,14 @@ _STAGES = ((2, 256), (3, 256), (3, 128), (2, 128))  # number, k of each
 _SPLITS = (1, 2, 3, 4, 8)  # clusters of 5 to 7 find fewer places than `cluster_places` says
 _MOST_WARPS = 24  # of an SM
 _REGISTERS, _MOST_REGISTERS = 65536, 255  # of an SM, of a thread
-_OTHER_REGISTERS = 56  # of a thread, beside its sums: addresses, codes, scales, weights
+# Of a thread beside its sums, by tiles of a warp: addresses, codes, scales, weights. With fewer,
+# builds of the sweeps spilled.
+_OTHER_REGISTERS = {
+    "few": {1: 60, 2: 60, 4: 84},
+    "mma": {1: 72, 2: 88, 4: 120},
+    "wgmma": {1: 84, 2: 96, 4: 96},
+}
+_TABLE_REGISTERS = 16  # more where `mma` decodes several tiles by a codebook
 _RESERVED = 1024  # bytes of shared memory that a CTA takes beside its own
 
 
@@ -123,7 +130,10 @@ def _most_ctas(config: Config, problem: Problem) -> int:
         sums = config.tiles * config.columns // 2
     else:  # one set for each block that stands apart
         sums = config.tiles * 4 * (config.columns + 1)
-    needed = sums + _OTHER_REGISTERS  # of a thread
+    kind = "wgmma" if config.wide else "mma" if config.columns >= 8 else "few"
+    needed = sums + _OTHER_REGISTERS[kind][config.tiles]  # of a thread
+    if kind == "mma" and config.tiles > 1 and problem.w_kind.format.is_codebook:
+        needed += _TABLE_REGISTERS
     if needed > _MOST_REGISTERS:
         return 0
     registers = _REGISTERS // (config.threads * needed)
