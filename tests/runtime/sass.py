@@ -6,11 +6,12 @@ count: LDG, LDGSTS (cp.async), and the copies of TMA (UTMALDG, UBLKCP). A load i
 
 - it can be reached from the entry without a wait, and stands before the last wait in the text (what
   follows that, a warp reaches through barriers that open after the wait of another), and
-- it stands before the first wait too, or its address does not come from what may be read early: of
+- it stands before the first wait too, or its address comes from what the kernel ahead may write: of
   weights that nobody writes any more, a kernel skips the first wait.
 
 Where an address comes from is found by following registers back to the last instruction that sets
-them, up to the kernel's arguments in constant memory.
+them, up to the kernel's arguments in constant memory. An address that leads to none of them (it was
+spilled, or picked by a branch) is not accused.
 """
 
 import re
@@ -155,7 +156,7 @@ def _adds_to_constants(
 class Arguments(NamedTuple):
     """Offsets of pointers and of tensor maps."""
 
-    settled: tuple[range, ...] = ()  # of what may be read early
+    settled: tuple[range, ...] = ()  # of what may be read early; nothing, where there are none
     written: tuple[range, ...] = ()  # of what may not
 
 
@@ -170,12 +171,13 @@ def early_loads(text: str, major: int, arguments: Arguments) -> list[Instruction
     return [
         code[i]
         for i in early
-        if i < waits[0] or not _is_settled(arguments_of(code, i, major), arguments)
+        if i < waits[0] or _may_be_written(code[i], arguments_of(code, i, major), arguments)
     ]
 
 
-def _is_settled(offsets: set[int], arguments: Arguments) -> bool:
-    def some(ranges: tuple[range, ...]) -> bool:
-        return any(offset in each for offset in offsets for each in ranges)
-
-    return some(arguments.settled) and not some(arguments.written)
+def _may_be_written(load: Instruction, offsets: set[int], arguments: Arguments) -> bool:
+    if not arguments.settled:
+        return True
+    if load.opcode == "LDGSTS.E":  # of 4 bytes: tensor scales of weights; x comes by 16 at a time
+        return False
+    return any(offset in each for offset in offsets for each in arguments.written)

@@ -45,6 +45,7 @@ _OTHER_REGISTERS = {
     "mma": {1: 72, 2: 88, 4: 120},
     "wgmma": {1: 84, 2: 96, 4: 96},
 }
+_BLOCK_REGISTERS = 56  # more where sums of blocks are scaled, of many columns
 _TABLE_REGISTERS = 16  # more where `mma` decodes several tiles by a codebook
 _RESERVED = 1024  # bytes of shared memory that a CTA takes beside its own
 
@@ -119,7 +120,14 @@ def _is_computable(config: Config, problem: Problem) -> bool:
             return False  # side by side, an infinite weight would meet the zeros of other blocks
         if config.chunk < 8 * format.block:
             return False  # eight blocks stand side by side
+    many = config.columns > 32 and config.tiles > 1 and not config.wide
+    if many and not _scales(config, problem):
+        return False  # there are no registers for the sums of blocks of two tiles
     return not (problem.gated and config.tiles % 2)  # tiles alternate between gate and up
+
+
+def _scales(config: Config, problem: Problem) -> bool:
+    return scales_weights(problem.w_kind.format, x_dtype(problem), config.columns)
 
 
 def _most_ctas(config: Config, problem: Problem) -> int:
@@ -134,6 +142,8 @@ def _most_ctas(config: Config, problem: Problem) -> int:
     needed = sums + _OTHER_REGISTERS[kind][config.tiles]  # of a thread
     if kind == "mma" and config.tiles > 1 and problem.w_kind.format.is_codebook:
         needed += _TABLE_REGISTERS
+    if kind == "mma" and config.columns > 32 and not _scales(config, problem):
+        needed += _BLOCK_REGISTERS
     if needed > _MOST_REGISTERS:
         return 0
     registers = _REGISTERS // (config.threads * needed)
