@@ -6,15 +6,15 @@ count: LDG, LDGSTS (cp.async), and the copies of TMA (UTMALDG, UBLKCP). A load i
 
 - it can be reached from the entry without a wait, and stands before the last wait in the text (what
   follows that, a warp reaches through barriers that open after the wait of another), and
-- it stands before the first wait too, or its address comes from what the kernel ahead may write: of
+- it stands before the first wait too, or its address does not come from what may be read early: of
   weights that nobody writes any more, a kernel skips the first wait.
 
 Where an address comes from is found by following registers back to the last instruction that sets
-them, up to the kernel's arguments in constant memory. An address that leads to none of them (it was
-spilled, or picked by a branch) is not accused.
+them, up to the kernel's arguments in constant memory.
 """
 
 import re
+from bisect import bisect_left
 from typing import NamedTuple
 
 # Where arguments begin in constant memory; and the address of constant memory itself, with where
@@ -111,7 +111,18 @@ def reached_without_waiting(code: list[Instruction]) -> set[int]:
     return reached
 
 
-def arguments_of(code: list[Instruction], position: int, major: int) -> set[int]:
+Setters = dict[str, list[int]]  # positions of the instructions that set a register
+
+
+def setters_of(code: list[Instruction]) -> Setters:
+    found: Setters = {}
+    for i, each in enumerate(code):
+        for register in each.sets:
+            found.setdefault(register, []).append(i)
+    return found
+
+
+def arguments_of(code: list[Instruction], setters: Setters, position: int, major: int) -> set[int]:
     """Offsets of the arguments that the address of a load is made of."""
     found: set[int] = set()
     seen: set[tuple[str, int]] = set()
@@ -122,16 +133,14 @@ def arguments_of(code: list[Instruction], position: int, major: int) -> set[int]
         if (register, end) in seen:
             continue
         seen.add((register, end))
-        for i in range(end - 1, -1, -1):
+        for i in _before(setters, register, end):
             each = code[i]
-            if register not in each.sets:
-                continue
             sources = each.operands.split(",", 1)[1] if "," in each.operands else ""
             word = 4 * each.sets.index(register) if each.is_constant else 0
             read = {int(at, 16) + word for at in _CONSTANT.findall(sources)}
             found |= {at - _ARGUMENTS[major] for at in read if at >= _ARGUMENTS[major]}
             names = {f"{kind}{at}" for kind, at in _REGISTER.findall(sources)}
-            if _adds_to_constants(code, i, names, constants):
+            if any(_is_of_constants(code, setters, name, i, constants) for name in names):
                 found |= {int(at, 16) - before for at in re.findall(r" (0x[0-9a-f]+)", sources)}
             else:
                 left += [(name, i) for name in names]
@@ -140,23 +149,26 @@ def arguments_of(code: list[Instruction], position: int, major: int) -> set[int]
     return found
 
 
-def _adds_to_constants(
-    code: list[Instruction], position: int, names: set[str], constants: int | None
+def _before(setters: Setters, register: str, end: int) -> list[int]:
+    """Instructions that set a register, the last before `end` first."""
+    every = setters.get(register, [])
+    return every[: bisect_left(every, end)][::-1]
+
+
+def _is_of_constants(
+    code: list[Instruction], setters: Setters, register: str, end: int, constants: int | None
 ) -> bool:
-    """Whether the address of constant memory is what an instruction adds to."""
-    for name in names:
-        for each in reversed(code[:position]):
-            if name in each.sets:
-                if constants in {int(at, 16) for at in _CONSTANT.findall(each.operands)}:
-                    return True
-                break
-    return False
+    """Whether a register holds the address of constant memory."""
+    last = _before(setters, register, end)[:1]
+    return any(
+        constants in {int(at, 16) for at in _CONSTANT.findall(code[i].operands)} for i in last
+    )
 
 
 class Arguments(NamedTuple):
     """Offsets of pointers and of tensor maps."""
 
-    settled: tuple[range, ...] = ()  # of what may be read early; nothing, where there are none
+    settled: tuple[range, ...] = ()  # of what may be read early
     written: tuple[range, ...] = ()  # of what may not
 
 
@@ -166,18 +178,17 @@ def early_loads(text: str, major: int, arguments: Arguments) -> list[Instruction
     waits = [i for i, each in enumerate(code) if each.is_wait]
     if not waits:
         return []
-    reached = reached_without_waiting(code)
+    reached, setters = reached_without_waiting(code), setters_of(code)
     early = [i for i in sorted(reached) if code[i].is_load and i < waits[-1]]
     return [
         code[i]
         for i in early
-        if i < waits[0] or _may_be_written(code[i], arguments_of(code, i, major), arguments)
+        if i < waits[0] or not _is_settled(arguments_of(code, setters, i, major), arguments)
     ]
 
 
-def _may_be_written(load: Instruction, offsets: set[int], arguments: Arguments) -> bool:
-    if not arguments.settled:
-        return True
-    if load.opcode == "LDGSTS.E":  # of 4 bytes: tensor scales of weights; x comes by 16 at a time
-        return False
-    return any(offset in each for offset in offsets for each in arguments.written)
+def _is_settled(offsets: set[int], arguments: Arguments) -> bool:
+    def some(ranges: tuple[range, ...]) -> bool:
+        return any(offset in each for offset in offsets for each in ranges)
+
+    return some(arguments.settled) and not some(arguments.written)
