@@ -122,12 +122,15 @@ def setters_of(code: list[Instruction]) -> Setters:
     return found
 
 
-def arguments_of(code: list[Instruction], setters: Setters, position: int, major: int) -> set[int]:
+def arguments_of(
+    code: list[Instruction], setters: Setters, position: int, major: int, alignment: int
+) -> set[int]:
     """Offsets of the arguments that the address of a load is made of."""
     found: set[int] = set()
     seen: set[tuple[str, int]] = set()
     left = [(register, position) for register in code[position].address_registers]
     constants, before = _CONSTANTS.get(major, (None, 0))
+    first = -(-_ARGUMENTS[major] // alignment) * alignment
     while left:
         register, end = left.pop()
         if (register, end) in seen:
@@ -138,15 +141,25 @@ def arguments_of(code: list[Instruction], setters: Setters, position: int, major
             sources = each.operands.split(",", 1)[1] if "," in each.operands else ""
             word = 4 * each.sets.index(register) if each.is_constant else 0
             read = {int(at, 16) + word for at in _CONSTANT.findall(sources)}
-            found |= {at - _ARGUMENTS[major] for at in read if at >= _ARGUMENTS[major]}
+            found |= {at - first for at in read if at >= first}
             names = {f"{kind}{at}" for kind, at in _REGISTER.findall(sources)}
             if any(_is_of_constants(code, setters, name, i, constants) for name in names):
                 found |= {int(at, 16) - before for at in re.findall(r" (0x[0-9a-f]+)", sources)}
             else:
                 left += [(name, i) for name in names]
-            if each.condition is None:
+            if each.condition is None or _is_under_the_same(code, i, end):
                 break
     return found
+
+
+def _is_under_the_same(code: list[Instruction], position: int, user: int) -> bool:
+    """Whether an instruction runs wherever a later one does: both under one condition, which
+    nothing between them names."""
+    condition = code[position].condition
+    if condition is None or condition != code[user].condition:
+        return False
+    predicate = re.compile(rf"\b{condition.lstrip('@!')}\b")
+    return not any(predicate.search(each.operands) for each in code[position:user])
 
 
 def _before(setters: Setters, register: str, end: int) -> list[int]:
@@ -170,11 +183,11 @@ class Arguments(NamedTuple):
 
     settled: tuple[range, ...] = ()  # of what may be read early
     written: tuple[range, ...] = ()  # of what may not
+    alignment: int = 8  # of the struct, in constant memory
 
 
-def early_loads(text: str, major: int, arguments: Arguments) -> list[Instruction]:
+def early_loads(code: list[Instruction], major: int, arguments: Arguments) -> list[Instruction]:
     """Loads that stand where the kernel ahead may still write what they read."""
-    code = instructions(text)
     waits = [i for i, each in enumerate(code) if each.is_wait]
     if not waits:
         return []
@@ -183,7 +196,8 @@ def early_loads(text: str, major: int, arguments: Arguments) -> list[Instruction
     return [
         code[i]
         for i in early
-        if i < waits[0] or not _is_settled(arguments_of(code, setters, i, major), arguments)
+        if i < waits[0]
+        or not _is_settled(arguments_of(code, setters, i, major, arguments.alignment), arguments)
     ]
 
 

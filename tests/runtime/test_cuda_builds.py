@@ -17,9 +17,6 @@ ROOT = Path(__file__).parents[2]
 MODULES = cubins.compiled_modules()
 RECORD = json.loads(cubins.RECORD.read_text())
 
-_DISASSEMBLED = 12  # one build in so many: it takes longer than compiling
-_ALL_DISASSEMBLED = "sm_90a"  # the first on which kernels overlap; others compile the same source
-
 needs_nvrtc = pytest.mark.skipif(isinstance(load_nvrtc(), str), reason=str(load_nvrtc()))
 needs_disassembler = pytest.mark.skipif(
     cubins.disassembler() is None, reason="no cuobjdump: pip install nvidia-cuda-cuobjdump"
@@ -53,21 +50,19 @@ def test_every_kernel_compiles_and_does_not_spill(module, target):
         )
     record = RECORD["kernels"] if same else None
     complaints = []
-    compiled = cubins.compile_all(MODULES[module].every_build(target), target)
-    for position, (build, code) in enumerate(compiled):
+    compiled = list(cubins.compile_all(MODULES[module].every_build(target), target))
+    listings = cubins.machine_code(compiled, target)
+    for (build, code), listing in zip(compiled, listings, strict=True):
         name, used = cubins.label(build, target), cubins.usage(code)[build.entry]
         complaints.append(cubins.complaint(name, used, record, cubins.register_limit(build)))
-        if position % _DISASSEMBLED and target != _ALL_DISASSEMBLED:
-            continue
         complaints += [
             f"{name}: {load} before it has waited for the kernel ahead"
-            for load in cubins.loads_too_early(code, build, target)
+            for load in cubins.loads_too_early(listing, build, target)
         ]
-        if wanted(build):
-            there = cubins.opcodes(code)
-            for instruction in wanted(build):
-                if not any(each.startswith(instruction) for each in there):
-                    complaints.append(f"{name}: has no {instruction}")
+        there = cubins.opcodes(listing)
+        for instruction in wanted(build):
+            if not any(each.startswith(instruction) for each in there):
+                complaints.append(f"{name}: has no {instruction}")
     complaints = [each for each in complaints if each]
     assert not complaints, "\n".join(complaints)
 
@@ -86,17 +81,16 @@ def test_no_record_is_left_of_a_kernel_that_is_gone():
 @needs_disassembler
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_120"])
 def test_usage_and_instructions_are_read(target):
-    plain, spilling, multiplying = (
-        cubin(sample(**defines), target)
-        for defines in ({}, {"SPILLS": 1}, {"SPILLS": 0, "MULTIPLIES": 1})
-    )
+    builds = [sample(), sample(SPILLS=1), sample(MULTIPLIES=1)]
+    plain, spilling, _ = compiled = [cubin(build, target) for build in builds]
     used = cubins.usage(plain)["sample"]
     assert 0 < used.registers < 64
     assert used.shared >= 512
     assert used.stack == used.local == 0
     assert cubins.usage(spilling)["sample"].stack >= 1200
-    assert any(each.startswith("HMMA") for each in cubins.opcodes(multiplying))
-    assert not any(each.startswith("HMMA") for each in cubins.opcodes(plain))
+    listings = cubins.machine_code(list(zip(builds, compiled, strict=True)), target)
+    multiplies = [any(op.startswith("HMMA") for op in cubins.opcodes(each)) for each in listings]
+    assert multiplies == [False, False, True]
 
 
 @needs_nvrtc
@@ -107,11 +101,14 @@ def test_usage_and_instructions_are_read(target):
     [("READS_EARLY", "LDG"), ("COPIES_EARLY", "LDGSTS"), ("TMA_EARLY", "UBLKCP"), ("", "")],
 )
 def test_a_load_before_the_wait_is_seen(reads, opcode, target):
-    build = sample(WAITS=1, **({reads: 1} if reads else {}))
-    found = cubins.loads_too_early(cubin(build, target), build, target)
+    alone, build = sample(), sample(WAITS=1, **({reads: 1} if reads else {}))
+    kernels = [(each, cubin(each, target)) for each in (alone, build)]
+    none, found = (
+        cubins.loads_too_early(listing, each, target)
+        for (each, _), listing in zip(kernels, cubins.machine_code(kernels, target), strict=True)
+    )
     assert [each.split(".")[0].split(" ")[0] for each in found] == [opcode] * bool(opcode)
-    alone = sample()
-    assert not cubins.loads_too_early(cubin(alone, target), alone, target)  # waits for nobody
+    assert not none  # it waits for nobody
 
 
 def test_what_rises_is_a_complaint_and_what_falls_is_not():
