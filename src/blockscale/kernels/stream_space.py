@@ -96,6 +96,8 @@ def _rows_at_a_time(problem: Problem) -> Iterator[tuple[int, bool]]:
     # Up to 4 rows of codes are decoded by the kernel itself, with more by a kernel of its own.
     few = 4 if "@" in problem.x and rows <= 4 else 8
     mma = [each for each in enough if each <= max(few, enough[0])] if enough else [MMA_ROWS[-1]]
+    if not together:  # where so many do not fit, fewer take several turns
+        mma += [each for each in (8, 16, 32) if each < mma[0]]
     yield from ((each, False) for each in mma if each <= 16 or not together)
     if together and few == 8:
         wgmma = [each for each in WGMMA_ROWS if each >= rows] or [WGMMA_ROWS[-1]]
