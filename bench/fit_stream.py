@@ -1,4 +1,4 @@
-"""Fits the constants of kernels/stream_cost.py to stored sweeps, and says how well they choose.
+"""Fits the constants of the stream kernel's cost model to stored sweeps, and judges its choices.
 
     python -m bench.fit_stream FIT.jsonl ... [--judge OTHER.jsonl ...] [--write]
 
@@ -19,16 +19,16 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from bench.sweep import numbers_of
-from blockscale.kernels.cuda_config import Config
-from blockscale.kernels.stream_constants import ALGORITHMS, SHARED, Algorithm, Shared
-from blockscale.kernels.stream_cost import Work, cost, count, predict
-from blockscale.kernels.stream_exceptions import TABLE, exception_key, read_config
-from blockscale.kernels.stream_space import ctas_of_busiest, is_legal
+from blockscale.kernels.matmul.stream.config import Config
+from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
+from blockscale.kernels.matmul.stream.cost import Work, cost, count, predict
+from blockscale.kernels.matmul.stream.exceptions import TABLE, exception_key, read_config
+from blockscale.kernels.matmul.stream.space import ctas_of_busiest, is_legal
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import multiprocessors
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
-TARGET = Path(__file__).parents[1] / "src/blockscale/kernels/stream_constants.py"
+TARGET = Path(__file__).parents[1] / "src/blockscale/kernels/matmul/stream/constants.py"
 _SLOW = 2.0  # times the best: configs beyond are nobody's choice
 _TOLD = 1.02  # times the best: a prediction beyond becomes an exception
 _SOFT = 0.10  # how much slower than the best a config is when it counts half

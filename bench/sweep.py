@@ -24,12 +24,12 @@ from statistics import median
 from typing import Any
 
 from blockscale.formats import format as format_named
-from blockscale.kernels.cuda_build import builds
-from blockscale.kernels.cuda_config import Config
+from blockscale.kernels.matmul.stream.build import builds
+from blockscale.kernels.matmul.stream.config import Config
+from blockscale.kernels.matmul.stream.cost import cost
+from blockscale.kernels.matmul.stream.exceptions import read_config
+from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.kernels.prepared import fragments
-from blockscale.kernels.stream_cost import cost
-from blockscale.kernels.stream_exceptions import read_config
-from blockscale.kernels.stream_space import every_config
 from blockscale.problem import Kind, Problem
 from blockscale.runtime.cuda import cubin
 
@@ -194,7 +194,7 @@ def _measure(problem: Problem, configs: list[Config], device: Any, skipped: list
     whose results agree."""
     import torch
 
-    from blockscale.kernels.cuda_launch import Launch
+    from blockscale.kernels.matmul.stream.launcher import Launch
     from blockscale.ops.tuning.agreement import disagreement, tolerance
     from blockscale.ops.tuning.operands import make_operands
     from blockscale.runtime.cuda import GraphStopwatch

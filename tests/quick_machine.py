@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import blockscale as bs
 from blockscale import ops
-from blockscale.kernels import cuda_launch
-from blockscale.kernels.matmul import sm80
+from blockscale.kernels.matmul import stream
+from blockscale.kernels.matmul.stream import launcher as stream_launch
+from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.kernels.prepared import fragments
-from blockscale.kernels.stream_space import every_config
 from blockscale.ops import plan as plans
 from blockscale.ops import quick
 from blockscale.ops.operand import as_groups
@@ -50,7 +50,7 @@ class Machine:
         self.entry = LAUNCH(self._launch)
         monkeypatch.setattr(torch_private, "current_device", lambda: self.device)
         monkeypatch.setattr(torch_private, "raw_stream", lambda index: self.stream)
-        monkeypatch.setattr(cuda_launch, "function", self._function)
+        monkeypatch.setattr(stream_launch, "function", self._function)
         chosen = lru_cache(maxsize=None)(lambda problem: self.choice)
         self.forget_choices = chosen.cache_clear
         monkeypatch.setattr(plans, "choose", chosen)
@@ -100,11 +100,11 @@ class Machine:
         )
         several_turns = replace(problem, m=16)  # of more rows than `mma` is chosen for
         every = (*every_config(problem), *every_config(several_turns))
-        config = next(each for each in every if each.wide == wide)
-        self.choice = ops.Choice(sm80, config, "by rule")
+        config = next(each for each in every if each.wgmma == wide)
+        self.choice = ops.Choice(stream, config, "by rule")
         parts = tuple(as_groups(each.operand) for each in weights)
         frozen = all(each.frozen for each in weights)
-        launch = sm80.Launch(problem, config, parts, frozen)
+        launch = stream.Launch(problem, config, parts, frozen)
         launch._device = torch.device("cuda", 0)
         launch._overlaps = True
         self.size = len(launch._template)

@@ -1,7 +1,7 @@
 """Draws of problems and configs for the cost model of the streaming kernel."""
 
 from bench import sweep
-from blockscale.kernels.stream_space import is_legal
+from blockscale.kernels.matmul.stream.space import is_legal
 
 
 def test_a_draw_is_fixed_by_its_seed():

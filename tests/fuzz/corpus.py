@@ -115,7 +115,7 @@ def importance() -> list[Folder]:
 
 
 def tuned() -> list[Folder]:
-    measured = Measured("sm80", {"columns": 1, "stages": 3}, 10.0)
+    measured = Measured("stream", {"columns": 1, "stages": 3}, 10.0)
     problem = {"verb": "matmul", "m": 1, "n": 4096}
     results = [Result({**problem, "m": m}, "abc", measured, measured, "d", {}) for m in (1, 2)]
     return [{"tuned.json": to_text(Machine("H200", "sm_90"), results).encode()}]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.cuda_config import decodes_x
-from blockscale.kernels.matmul import sm80
+from blockscale.kernels.matmul import stream
+from blockscale.kernels.matmul.stream.config import decodes_x
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups, as_rows
 from kinds import one_of_each_kind
@@ -41,8 +41,8 @@ def weight(fmt, *shape):
 
 def problem_of(x, w):
     told = bs.explain(x, w)
-    assert told.kernel == "sm80", str(told)
-    assert decodes_x(told.problem, sm80.configs(told.problem)[0])
+    assert told.kernel == "stream", str(told)
+    assert decodes_x(told.problem, stream.configs(told.problem)[0])
     return told.problem
 
 
@@ -69,11 +69,11 @@ def test_every_config(coded, w_format, m):
     rows = as_rows(x.to("cuda").operand)
     problem = problem_of(x.to("cuda"), w)
     roundings = 2 if w_format.is_codebook else 0
-    for config in one_of_each_kind(sm80.configs(problem)):
+    for config in one_of_each_kind(stream.configs(problem)):
         for splits, cluster in {(1, False), (2, False), (2, True), (5, True)}:
             out = torch.full((m, 130), float("nan"), dtype=torch.bfloat16, device="cuda")
             chosen = replace(config, splits=splits, cluster=cluster)
-            sm80.launch(problem, chosen, rows, (as_groups(w.operand),), (None,), None, out)
+            stream.launch(problem, chosen, rows, (as_groups(w.operand),), (None,), None, out)
             check(
                 out.cpu(), exact(x), exact(q), torch.bfloat16, torch.bfloat16, roundings=roundings
             )

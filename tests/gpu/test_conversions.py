@@ -9,11 +9,11 @@ import torch
 import blockscale as bs
 from blockscale.formats import CATALOGUE, MXFP4, NVFP4
 from blockscale.kernels import Parts
+from blockscale.kernels.dequantize import cuda as cuda_dequantize
 from blockscale.kernels.dequantize import reference as defined_dequantize
-from blockscale.kernels.dequantize import sm80 as cuda_dequantize
 from blockscale.kernels.prepared import fragments
+from blockscale.kernels.quantize import cuda as cuda_quantize
 from blockscale.kernels.quantize import reference as defined_quantize
-from blockscale.kernels.quantize import sm80 as cuda_quantize
 from blockscale.kernels.repack_fragments import pack_fragments
 from blockscale.kernels.tensor_scale import tensor_scales
 from blockscale.layouts import Layout, canonical
@@ -245,7 +245,7 @@ def test_the_cuda_kernels_are_chosen():
     kind = canonical_kind(NVFP4)
     for verb in ("quantize", "dequantize"):
         problem = problem_of(verb, kind, 4, 64, torch.bfloat16, "absmax")
-        assert choose(problem).kernel.NAME == "sm80"
+        assert choose(problem).kernel.NAME == "stream"
 
 
 def test_a_captured_graph_quantizes_anew():

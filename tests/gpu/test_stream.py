@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.cuda_config import STATIC_SHARED
-from blockscale.kernels.matmul import sm80
+from blockscale.kernels.matmul import stream
+from blockscale.kernels.matmul.stream.config import STATIC_SHARED
 from blockscale.kernels.prepared import fragments
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups
@@ -61,7 +61,7 @@ def runs(kernel, *arguments, **options):
 def test_rows(placed, m):
     q, w = weight(placed, 100, 320)
     x, bias = torch.randn(m, 320).bfloat16(), torch.randn(100)
-    runs("sm80", x.cuda(), w)
+    runs("stream", x.cuda(), w)
     for out_dtype in (torch.bfloat16, torch.float32):
         y = bs.linear(x.cuda(), w, bias.cuda(), out_dtype=out_dtype)
         check(q, y.cpu(), x.double(), exact(q), out_dtype, x.dtype, bias)
@@ -124,9 +124,9 @@ def test_scales_too_large_to_lift_weights_by(m):
     w, at = q.prepare("cuda"), torch.randperm(k)[:m]
     x = torch.nn.functional.one_hot(at, k).bfloat16()
     problem = bs.explain(x.cuda(), w, out_dtype=torch.float32).problem
-    for config in one_of_each_kind(sm80.configs(problem)):
+    for config in one_of_each_kind(stream.configs(problem)):
         y = torch.empty(m, 48, device="cuda")
-        sm80.launch(problem, config, x.cuda(), (as_groups(w.operand),), (None,), None, y)
+        stream.launch(problem, config, x.cuda(), (as_groups(w.operand),), (None,), None, y)
         assert torch.equal(y.cpu().double(), exact(q)[:, at].T), config
 
 
@@ -163,13 +163,13 @@ def test_tables_in_shared_memory_give_the_same_bits_as_in_registers(some, m, gat
     problem = replace(problem, **facts)
     limit = shared_limit(problem.target) - STATIC_SHARED
     tried = 0
-    for config in one_of_each_kind(sm80.configs(problem)):
+    for config in one_of_each_kind(stream.configs(problem)):
         shared = replace(config, shared_table=True, blocks=1)
         if shared.shared_bytes(problem) > limit:
             continue
         outs = [torch.full((m, 272), float("nan"), device="cuda") for _ in "rs"]
         for out, chosen in zip(outs, (replace(config, shared_table=False), shared), strict=True):
-            sm80.launch(problem, chosen, x.cuda(), weights, (None,) * len(weights), None, out)
+            stream.launch(problem, chosen, x.cuda(), weights, (None,) * len(weights), None, out)
         assert torch.equal(*outs), shared
         if not gated:
             check(q, outs[1].cpu(), x.double(), exact(q), torch.float32, x.dtype)
@@ -183,7 +183,7 @@ def test_tables_in_shared_memory_give_the_same_bits_as_in_registers(some, m, gat
 def test_gated(some, m, activation):
     (gate, g), (up, u) = weight(some, 56, 256), weight(some, 56, 256)
     x, bias = torch.randn(m, 256).bfloat16() / 8, torch.randn(56)
-    runs("sm80", x.cuda(), g, u)
+    runs("stream", x.cuda(), g, u)
     y = bs.gated_matmul(x.cuda(), g, u, activation, bias.cuda(), None)
     check_gated(y.cpu(), x, gate, up, activation, bias)
 
@@ -204,7 +204,7 @@ def test_groups(some, dtype):
     q, w = weight(some, 5, 40, 128)
     sizes = torch.tensor([3, 0, 1, 20, 2], dtype=dtype)
     x = torch.randn(30, 128).bfloat16()  # four rows belong to nobody
-    runs("sm80", x.cuda(), w, group_sizes=sizes.cuda())
+    runs("stream", x.cuda(), w, group_sizes=sizes.cuda())
     y = bs.grouped_matmul(x.cuda(), w, sizes.cuda(), out_dtype=torch.float32).cpu()
     start = 0
     for i, size in enumerate(sizes.tolist()):
@@ -239,14 +239,14 @@ def test_enough_groups_for_small_blocks(some, rows, k):
     held, held_sizes = x.cuda(), sizes.cuda()
     problem = bs.explain(held, g, group_sizes=held_sizes, out_dtype=torch.float32).problem
     weights = {i: exact(gate[i]) for i in parts}
-    for config in one_of_each_kind(sm80.configs(problem)):
+    for config in one_of_each_kind(stream.configs(problem)):
         y = torch.full((rows, n), float("nan"), device="cuda")
         launch = (problem, config, held, (as_groups(g.operand),), (None,), held_sizes)
-        sm80.launch(*launch, y)
+        stream.launch(*launch, y)
         for i, part in parts.items():
             check(gate, y[part].cpu(), x[part].double(), weights[i], torch.float32, x.dtype)
         again = torch.empty_like(y)
-        sm80.launch(*launch, again)
+        stream.launch(*launch, again)
         assert torch.equal(y, again), config
     y = bs.grouped_gated_matmul(held, g, u, held_sizes).cpu()
     for i, part in parts.items():
@@ -271,7 +271,7 @@ def test_rows_quantised_one_after_the_other():
 def test_more_rows_than_are_multiplied_at_a_time(some):
     q, w = weight(some, 200, 4096)
     x = torch.randn(200, 4096).bfloat16()
-    runs("sm80", x.cuda(), w)
+    runs("stream", x.cuda(), w)
     y = bs.matmul(x.cuda(), w)
     check(q, y.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
     assert torch.equal(bs.matmul(x.cuda(), w), y)
@@ -315,7 +315,7 @@ def test_batches(some):
 def test_both_quantised(x_format, m):
     q, w = weight(bs.NVFP4, 48, 192)
     x = torch.randn(m, 192).bfloat16()
-    runs("sm80", x.cuda(), w, x_format=x_format)
+    runs("stream", x.cuda(), w, x_format=x_format)
     y = bs.matmul(x.cuda(), w, x_format=x_format, out_dtype=torch.float32).cpu()
     rounded = torch.stack([exact(bs.quantize(row[None], x_format))[0] for row in x])
     check(q, y, rounded, exact(q), torch.float32, torch.bfloat16)
@@ -327,17 +327,17 @@ def test_every_config(some, m):
     q, w = weight(some, 132, 1280)
     x = torch.randn(m, 1280).bfloat16()
     problem = bs.explain(x.cuda(), w).problem
-    for config in one_of_each_kind(sm80.configs(problem)):
+    for config in one_of_each_kind(stream.configs(problem)):
         for splits, cluster in {(1, False), (2, False), (2, True), (3, True), (5, True)}:
-            if splits > 1 and not cluster and m > config.columns:
+            if splits > 1 and not cluster and m > config.tile_m:
                 continue  # several turns share a counter
             out = torch.full((m, 132), float("nan"), dtype=torch.bfloat16, device="cuda")
             chosen = replace(config, splits=splits, cluster=cluster)
             launch = (problem, chosen, x.cuda(), (as_groups(w.operand),), (None,), None, out)
-            sm80.launch(*launch)
+            stream.launch(*launch)
             check(q, out.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
             again = torch.empty_like(out)
-            sm80.launch(*launch[:-1], again)
+            stream.launch(*launch[:-1], again)
             assert torch.equal(out, again), config
 
 
@@ -363,7 +363,7 @@ def test_outputs_are_stored_wherever_they_are(m, out_dtype):
             out = place.as_strided((m, n), (stride, 1), begin)
             biases = (None if added is None else added.cuda()[None],)
             parts = (as_groups(w.operand),)
-            sm80.launch(problem, sm80.configs(problem)[0], x.cuda(), parts, biases, None, out)
+            stream.launch(problem, stream.configs(problem)[0], x.cuda(), parts, biases, None, out)
             check(q, out.cpu(), x.double(), exact(q), out_dtype, x.dtype, added)
             out.fill_(0)
             outside = place.isnan().sum().item()
@@ -452,8 +452,8 @@ def test_graphs_and_streams(m):
     streams = [torch.cuda.Stream() for _ in range(2)]
     results = []
     for _ in range(20):
-        for stream in streams:
-            with torch.cuda.stream(stream):
+        for each in streams:
+            with torch.cuda.stream(each):
                 results.append(bs.matmul(held, w))
     torch.cuda.synchronize()
     assert all(torch.equal(each, y) for each in results)
@@ -489,7 +489,7 @@ def test_dequantize_of_fragments(placed):
 def test_a_choice_is_explained():
     _, w = weight(bs.NVFP4, 64, 256)
     told = str(bs.explain(torch.randn(1, 256, device="cuda").bfloat16(), w))
-    assert "runs     sm80 with " in told
+    assert "runs     stream with " in told
     assert "predicted " in told
     assert " us, bound by " in told
     assert "takes x in bfloat16 or float16" in str(

@@ -5,11 +5,12 @@ import torch
 
 import blockscale as bs
 from blockscale import ops
-from blockscale.kernels import cuda_launch, repack_fragments
+from blockscale.kernels import repack_fragments
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.dequantize import sm80 as dequantize
-from blockscale.kernels.dequantize import sm80_fragments
-from blockscale.kernels.matmul import sm80
+from blockscale.kernels.dequantize import cuda as dequantize
+from blockscale.kernels.dequantize import cuda_fragments
+from blockscale.kernels.matmul import stream
+from blockscale.kernels.matmul.stream import launcher as stream_launch
 from blockscale.kernels.prepared import fragments
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups
@@ -44,7 +45,7 @@ def launched(monkeypatch):
         def launch(self, grid, threads, shared, stream, arguments, *more):
             found.append(arguments)
 
-    for module in (cuda_launch, dequantize, sm80_fragments, repack_fragments):
+    for module in (stream_launch, dequantize, cuda_fragments, repack_fragments):
         monkeypatch.setattr(module, "function", Kernel)
         monkeypatch.setattr(module, "current_stream", lambda device: 0)
     return found
@@ -76,9 +77,9 @@ def test_products_copy_what_is_not_aligned(launched, part):
     parts = as_groups(q.operand)
     odd = parts._replace(**{part: shifted(getattr(parts, part))})
     asked = product(bs.KBIT4)
-    sm80.launch(
+    stream.launch(
         asked,
-        sm80.configs(asked)[0],
+        stream.configs(asked)[0],
         torch.randn(1, K).bfloat16(),
         (odd,),
         (None,),
@@ -98,7 +99,7 @@ def test_a_product_that_copies_has_no_plan_and_explain_says_so():
     q = bs.quantize(torch.randn(N, K), bs.NVFP4).pack(fragments(bs.NVFP4))
     odd = bs.QTensor(q.format, q.shape, shifted(q.codes), q.scale, q.tensor_scale, None, q.layout)
     asked = product(bs.NVFP4)
-    choice = ops.Choice(sm80, sm80.configs(asked)[0], "by rule")
+    choice = ops.Choice(stream, stream.configs(asked)[0], "by rule")
     call = describe_call(
         torch.randn(1, K).bfloat16(),
         [odd],
@@ -134,7 +135,7 @@ def test_conversions_copy_what_is_not_aligned(launched, format, part, packed):
     odd = parts._replace(**{part: shifted(getattr(parts, part))})
     out = torch.empty(1, N, K)
     if packed:
-        sm80_fragments.decode(str(Kind(format, layout)), odd, out)
+        cuda_fragments.decode(str(Kind(format, layout)), odd, out)
         told = launched[-1]
         found = [told.codes % 4, told.scale % 4, (told.tensor_scale or 0) % 4, told.table % 4]
     else:

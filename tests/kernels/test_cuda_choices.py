@@ -10,12 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import blockscale as bs
 from blockscale.formats import CATALOGUE
-from blockscale.kernels import cuda_arguments, cuda_launch
-from blockscale.kernels.cuda_config import rows_of_most
-from blockscale.kernels.matmul import cublas, sm80
+from blockscale.kernels.matmul import cublas, stream
+from blockscale.kernels.matmul.stream import arguments as stream_arguments
+from blockscale.kernels.matmul.stream import launcher as stream_launch
+from blockscale.kernels.matmul.stream.choice import stream_configs
+from blockscale.kernels.matmul.stream.config import rows_of_most
+from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.kernels.prepared import fragments
-from blockscale.kernels.stream_choice import stream_configs
-from blockscale.kernels.stream_space import every_config
 from blockscale.layouts import canonical
 from blockscale.numerics import cast
 from blockscale.ops.operand import as_groups, as_rows
@@ -58,17 +59,17 @@ def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
 
 def test_arguments_are_as_long_as_the_kernel_takes_them():
     """Which reads a struct that is aligned to 64 bytes where it begins with maps."""
-    assert ctypes.sizeof(cuda_arguments.WideArguments) % 64 == 0
-    assert cuda_arguments.Arguments.weight.offset == 64
+    assert ctypes.sizeof(stream_arguments.WgmmaArguments) % 64 == 0
+    assert stream_arguments.Arguments.weight.offset == 64
 
 
 @pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT4, bs.MXFP8], ids=str)
-def test_gate_and_up_take_turns_only_where_no_block_has_columns_for_all_rows(some):
+def test_gate_and_up_take_turns_only_where_no_tile_holds_all_rows(some):
     """In each turn all weights are read again."""
     for m in (16, 32, 64, 128):
         facts = {"gated": True, "activation": "silu"}
         asked = problem(some, fragments(some), m=m, n=4096, k=4096, **facts)
-        assert stream_configs(asked)[0].columns >= m
+        assert stream_configs(asked)[0].tile_m >= m
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90", "sm_120a"])
@@ -90,7 +91,7 @@ def test_small_weights_keep_their_bits_in_float16(monkeypatch):
         values = q.dequantize().double() / q.tensor_scale * parts.tensor_scale[..., None]
         out.copy_(cast(values, out.dtype))
 
-    monkeypatch.setattr(cublas.sm80, "decode", decode)
+    monkeypatch.setattr(cublas.cuda, "decode", decode)
     monkeypatch.setattr(cublas, "_product", lambda x, w: (x.double() @ w.double().T).float())
     size = torch.exp2(torch.arange(16) * -1.0)[:, None]
     q = bs.quantize(torch.randn(16, 64) * size, bs.KBIT4)
@@ -113,8 +114,8 @@ def launches(monkeypatch):
         def launch(self, grid, threads, shared, stream, arguments, overlap, cluster):
             found.append((self.defines, arguments))
 
-    monkeypatch.setattr(cuda_launch, "function", Kernel)
-    monkeypatch.setattr(cuda_launch, "current_stream", lambda device: 0)
+    monkeypatch.setattr(stream_launch, "function", Kernel)
+    monkeypatch.setattr(stream_launch, "current_stream", lambda device: 0)
     return found
 
 
@@ -122,7 +123,7 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     q = bs.quantize(torch.randn(4096, 64), bs.KBIT4).pack(fragments(bs.KBIT4))
     asked = problem(bs.KBIT4, fragments(bs.KBIT4), m=1, n=4096, k=64)
-    plan = sm80.Launch(asked, sm80.configs(asked)[0], (as_groups(q.operand),), frozen=True)
+    plan = stream.Launch(asked, stream.configs(asked)[0], (as_groups(q.operand),), frozen=True)
     x, out = torch.randn(1, 64).bfloat16(), torch.empty(1, 4096)
     for change in (lambda: None, lambda: q.scale.fill_(3), lambda: q.codebook[0].sub_(1)):
         change()
@@ -134,14 +135,14 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
 
 @pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP4], ids=str)
 def test_few_rows_of_codes_are_decoded_by_the_kernel(launches, monkeypatch, x_format):
-    monkeypatch.setattr(cuda_launch, "decode", lambda kind, parts, out, overlap: out.fill_(7))
+    monkeypatch.setattr(stream_launch, "decode", lambda kind, parts, out, overlap: out.fill_(7))
     q = bs.quantize(torch.randn(256, 64), bs.NVFP4).pack(fragments(bs.NVFP4))
     x = bs.quantize(torch.randn(8, 64), x_format)
     kind = str(Kind(x_format, canonical(x_format)))
     for m, decoded in ((4, False), (8, True)):
         asked = problem(bs.NVFP4, fragments(bs.NVFP4), m=m, n=256, k=64, x=kind)
-        config = next(each for each in sm80.configs(asked) if not each.wide)
-        plan = sm80.Launch(asked, config, (as_groups(q.operand),))
+        config = next(each for each in stream.configs(asked) if not each.wgmma)
+        plan = stream.Launch(asked, config, (as_groups(q.operand),))
         parts = as_rows(x[:m].operand)
         plan(parts, (None,), None, torch.empty(m, 256))
         defines, arguments = launches[-1]
@@ -153,7 +154,7 @@ def test_few_rows_of_codes_are_decoded_by_the_kernel(launches, monkeypatch, x_fo
             assert arguments.x_block_scale == parts.scale.data_ptr()
     unaligned = torch.empty(4 * 32 + 1, dtype=torch.uint8)[1:].view(4, 32).copy_(x.codes[:4])
     asked = problem(bs.NVFP4, fragments(bs.NVFP4), m=4, n=256, k=64, x=kind)
-    plan = sm80.Launch(asked, sm80.configs(asked)[0], (as_groups(q.operand),))
+    plan = stream.Launch(asked, stream.configs(asked)[0], (as_groups(q.operand),))
     plan(as_rows(x[:4].operand)._replace(codes=unaligned), (None,), None, torch.empty(4, 256))
     assert launches[-1][1].x % 4 == 0
 
@@ -167,19 +168,19 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
         told.append(facts)
         return len(told).to_bytes(1, "little") * 128
 
-    monkeypatch.setattr(cuda_arguments, "tensor_map", invented)
-    monkeypatch.setattr(cuda_launch, "matrix_map", invented)
+    monkeypatch.setattr(stream_arguments, "tensor_map", invented)
+    monkeypatch.setattr(stream_launch, "matrix_map", invented)
     layout = fragments(bs.NVFP4)
     parts = [
         bs.quantize(torch.randn(3, 200, 320), bs.NVFP4).pack(layout) for _ in "gu"[: 1 + gated]
     ]
     facts = {"gated": True, "activation": "silu"} if gated else {}
     asked = problem(bs.NVFP4, layout, m=40, n=200, k=320, groups=3, **facts)
-    config = next(each for each in sm80.configs(asked) if each.wide)
-    plan = sm80.Launch(asked, config, tuple(as_groups(part.operand) for part in parts))
+    config = next(each for each in stream.configs(asked) if each.wgmma)
+    plan = stream.Launch(asked, config, tuple(as_groups(part.operand) for part in parts))
     tiles, made = config.weight_rows // 16 // len(parts), 2 * len(parts)
     for part, (codes, scale) in zip(parts, zip(told[::2], told[1::2], strict=True), strict=True):
-        units, eights = config.chunk // 64, config.chunk // 128
+        units, eights = config.tile_k // 64, config.tile_k // 128
         assert codes == (
             None,
             part.codes.data_ptr(),
@@ -200,10 +201,10 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
         x = torch.randn(120, 320).bfloat16()
         plan(x, (None,) * len(parts), None, torch.empty(120, 200))
         assert told[made + count - 1 :] == [
-            (None, x.data_ptr(), "bfloat16", 120, 320, 320, config.columns, config.chunk // 64)
+            (None, x.data_ptr(), "bfloat16", 120, 320, 320, config.tile_m, config.tile_k // 64)
         ]
         (defines, arguments), number = launches[-1], made + count
-        assert defines["BS_WIDE"] == 1
+        assert defines["BS_WGMMA"] == 1
         assert bytes(arguments.x_map) == bytes([number]) * 128
         assert bytes(arguments.code_map[0]) == bytes([1]) * 128
         assert bytes(arguments.scale_map[len(parts) - 1]) == bytes([made]) * 128
@@ -217,7 +218,7 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
 @pytest.mark.skipif(cuda_refusal("sm_90") is not None, reason=str(cuda_refusal("sm_90")))
 def test_no_experts_are_left_to_others():
     none = problem(bs.NVFP4, fragments(bs.NVFP4), m=3, n=64, k=64, groups=0, ragged=True)
-    assert "matrices, not 0" in (sm80.refuses(none) or "")
+    assert "matrices, not 0" in (stream.refuses(none) or "")
 
 
 class Products(TorchDispatchMode):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels import cuda_launch
+from blockscale.kernels.matmul.stream import launcher as stream_launch
 from blockscale.ops import quick
 from quick_machine import NEEDS_EXTENSION, K, N, experts, quickly, rows, settle, without_out
 
@@ -76,8 +76,8 @@ def test_kernels_that_need_a_map_of_x_get_it(machine, q, monkeypatch):
         asked.append(facts)
         return bytes([len(asked)]) * 128
 
-    monkeypatch.setattr("blockscale.kernels.cuda_arguments.tensor_map", invented)
-    monkeypatch.setattr(cuda_launch, "matrix_map", invented)
+    monkeypatch.setattr("blockscale.kernels.matmul.stream.arguments.tensor_map", invented)
+    monkeypatch.setattr(stream_launch, "matrix_map", invented)
     x = rows(64)
     plan = machine.plan(q, x, wide=True)
     settle(x, q)

@@ -9,12 +9,11 @@ import pytest
 
 import blockscale as bs
 from bench import fit_stream
-from blockscale.kernels.prepared import fragments
-from blockscale.kernels.stream_choice import stream_configs, told
-from blockscale.kernels.stream_constants import ALGORITHMS, SHARED
-from blockscale.kernels.stream_cost import cost
-from blockscale.kernels.stream_exceptions import TABLE, exception
-from blockscale.kernels.stream_space import (
+from blockscale.kernels.matmul.stream.choice import stream_configs, told
+from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED
+from blockscale.kernels.matmul.stream.cost import cost
+from blockscale.kernels.matmul.stream.exceptions import TABLE, exception
+from blockscale.kernels.matmul.stream.space import (
     busy_matrices,
     ctas,
     ctas_of_busiest,
@@ -22,6 +21,7 @@ from blockscale.kernels.stream_space import (
     is_legal,
     padded_shared,
 )
+from blockscale.kernels.prepared import fragments
 from blockscale.problem import Kind, Problem
 
 SWEEPS = fit_stream.SWEEPS
@@ -55,9 +55,9 @@ def test_an_sm_holds_the_ctas_of_a_config_and_no_other():
     for asked in some_problems():
         for config in stream_configs(asked)[:5]:
             shared = padded_shared(asked, config)
-            assert config.blocks <= ctas_of_busiest(config, asked)
-            assert config.blocks * (shared + RESERVED) <= SM_BYTES
-            assert (config.blocks + 1) * (shared + RESERVED) > SM_BYTES
+            assert config.ctas_per_sm <= ctas_of_busiest(config, asked)
+            assert config.ctas_per_sm * (shared + RESERVED) <= SM_BYTES
+            assert (config.ctas_per_sm + 1) * (shared + RESERVED) > SM_BYTES
 
 
 def test_without_early_starts_no_memory_is_asked_for_in_vain():
@@ -70,7 +70,7 @@ def test_codes_of_few_rows_are_decoded_by_the_product_itself():
     x = str(Kind(bs.NVFP4, bs.layouts.canonical(bs.NVFP4)))
     for m in (1, 3, 4):
         asked = problem(m=m, n=7168, k=2048, x=x, groups=4)
-        assert all(each.columns < 8 for each in stream_configs(asked))
+        assert all(each.tile_m < 8 for each in stream_configs(asked))
 
 
 def test_rows_of_one_tile_get_one_choice():

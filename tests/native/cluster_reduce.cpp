@@ -48,7 +48,7 @@ static void __syncthreads() {}
 #define volatile(...) ("")
 
 #define load_of_block load_on_a_gpu
-#include "cluster.cuh"
+#include "ptx/cluster.cuh"
 #undef load_of_block
 
 static std::vector<std::vector<float>> left_by;  // each block's sums
@@ -61,7 +61,7 @@ BS_DEVICE float4 load_of_block(u32 address, int block) {
     return {at[0], at[1], at[2], at[3]};
 }
 
-#include "stream_reduce.cuh"
+#include "gemm/reduce.cuh"
 
 static bool check(int n) {
     std::vector<float> out(COLUMNS * n, NAN);

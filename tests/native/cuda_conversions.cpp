@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "dequantize_block.cuh"
-#include "numbers.cuh"
-#include "packing.cuh"
-#include "quantize_block.cuh"
-#include "scale_search.cuh"
-#include "tensor_scale.cuh"
+#include "numbers/dequantize_block.cuh"
+#include "numbers/run.cuh"
+#include "rows/packing.cuh"
+#include "scale_search/quantize_block.cuh"
+#include "scale_search/search.cuh"
+#include "numbers/tensor_scale.cuh"
 
 using Kind = FORMAT;
 

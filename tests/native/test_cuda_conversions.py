@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from blockscale.formats import CATALOGUE, KBIT4, NVFP4
-from blockscale.kernels.cuda_format import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
+from blockscale.kernels.cuda.formats import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
 from blockscale.numerics import (
     decode_scale,
     dequantize_rows,

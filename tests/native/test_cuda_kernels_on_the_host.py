@@ -17,11 +17,11 @@ import torch
 
 from blockscale.formats import CATALOGUE, MXFP4, MXFP8, NVFP4
 from blockscale.kernels import Parts, repack_fragments, tensor_scale
+from blockscale.kernels.dequantize import cuda as cuda_dequantize
 from blockscale.kernels.dequantize import reference as defined_dequantize
-from blockscale.kernels.dequantize import sm80 as cuda_dequantize
 from blockscale.kernels.prepared import fragments
+from blockscale.kernels.quantize import cuda as cuda_quantize
 from blockscale.kernels.quantize import reference as defined_quantize
-from blockscale.kernels.quantize import sm80 as cuda_quantize
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
 from blockscale.ops.quantize import storage

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from blockscale import kernels
-from blockscale.kernels.cuda_arguments import Arguments, WideArguments
+from blockscale.kernels.matmul.stream.arguments import Arguments, WgmmaArguments
 from blockscale.runtime.cuda import TARGETS, Build, arch_of, cubin, load_nvrtc
 from runtime import sass
 from runtime.disassembly import disassemble
@@ -89,8 +89,8 @@ def _pointers(build: Build) -> sass.Arguments:
     """The products read weights early, which nobody writes any more; other kernels read nothing."""
     if build.entry != "stream":
         return sass.Arguments()
-    wide = dict(build.defines)["BS_WIDE"]
-    struct = WideArguments if wide else Arguments
+    wide = dict(build.defines)["BS_WGMMA"]
+    struct = WgmmaArguments if wide else Arguments
 
     def places(*names: str) -> tuple[range, ...]:
         fields = [getattr(struct, name) for name in names if hasattr(struct, name)]
@@ -135,8 +135,8 @@ def nvrtc_version() -> str:
 def register_limit(build: Build) -> int:
     """Of a thread, with as many CTAs on an SM as the kernel is launched for."""
     defines = dict(build.defines)
-    warps = defines.get("BS_ROW_WARPS", 8) * defines.get("BS_K_WARPS", 1)
-    threads = defines.get("BS_THREADS", 32 * warps) * defines.get("BS_MIN_BLOCKS", 1)
+    warps = defines.get("BS_N_WARPS", 8) * defines.get("BS_K_WARPS", 1)
+    threads = defines.get("BS_THREADS", 32 * warps) * defines.get("BS_CTAS_PER_SM", 1)
     return min(255, 65536 // threads // 8 * 8)  # an SM has 64 Ki, given out in eights
 
 

@@ -11,7 +11,7 @@ HERE = tuned.Machine("NVIDIA H200, 132 SMs, 140 GiB", "sm_90")
 
 
 def result(m):
-    measured = tuned.Measured("sm80", {"stages": 3}, 10.0)
+    measured = tuned.Measured("stream", {"stages": 3}, 10.0)
     return tuned.Result({"verb": "matmul", "m": m}, "abc", measured, measured, "2026-11-15", {})
 
 

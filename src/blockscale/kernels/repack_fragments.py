@@ -1,4 +1,4 @@
-"""Canonical bytes into the order of fragments, by CUDA: see cuda/repack.cu."""
+"""Canonical bytes into the order of fragments, by CUDA: see cuda/kernels/repack.cu."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from blockscale.formats import CATALOGUE, Format
-from blockscale.kernels.cuda_rows import PACKINGS, aligned
+from blockscale.kernels.cuda.rows import PACKINGS, aligned
 from blockscale.kernels.native import adjacent_columns
 from blockscale.kernels.prepared import fragments
 from blockscale.layouts import Layout, canonical

@@ -1,4 +1,4 @@
-"""Tensor scales derived from the data, on a GPU by one kernel: see cuda/tensor_scale.cu."""
+"""Tensor scales derived from the data, on a GPU by one kernel: see cuda/kernels/tensor_scale.cu."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from blockscale.formats import CATALOGUE, Format
 from blockscale.kernels.amax import row_amax
-from blockscale.kernels.cuda_format import TENSOR_SCALES, cuda_format
-from blockscale.kernels.cuda_rows import (
+from blockscale.kernels.cuda.formats import TENSOR_SCALES, cuda_format
+from blockscale.kernels.cuda.rows import (
     MOST_UNITS,
     NUMBERS,
     THREADS,

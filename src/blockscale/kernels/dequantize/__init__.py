@@ -8,6 +8,6 @@ out    [groups, n, k]
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.dequantize import cpu, reference, sm80, sm80_fragments
+from blockscale.kernels.dequantize import cpu, cuda, cuda_fragments, reference
 
-KERNELS: tuple[Kernel, ...] = (cpu, sm80, sm80_fragments, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, cuda, cuda_fragments, reference)

@@ -13,6 +13,6 @@ one per batch, one per ragged group); both are facts of the Problem. So a kernel
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.matmul import cpu, cublas, reference, sm80
+from blockscale.kernels.matmul import cpu, cublas, reference, stream
 
-KERNELS: tuple[Kernel, ...] = (cpu, sm80, cublas, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, stream, cublas, reference)

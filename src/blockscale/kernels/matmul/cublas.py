@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts
-from blockscale.kernels.dequantize import sm80, sm80_fragments
+from blockscale.kernels.dequantize import cuda, cuda_fragments
 from blockscale.kernels.panels import matrix, panels, rows_of_groups
 from blockscale.numerics import parse_activation
 from blockscale.problem import Kind, Problem
@@ -137,7 +137,7 @@ def _decoded(
     shape = (rows.stop, k)
     codes, scale = kind.layout.slice_rows(part.codes, part.scale, kind.format, shape, rows)
     cut = Parts(codes[None], scale[None], lifted, part.codebook)
-    reader = sm80_fragments if kind.layout.scales == "fragments" else sm80
+    reader = cuda_fragments if kind.layout.scales == "fragments" else cuda
     reader.decode(str(kind), cut, out)
     return out[0]
 

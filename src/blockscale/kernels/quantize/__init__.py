@@ -15,6 +15,6 @@ A kernel may have `launch_deriving` too: the same, but tensor_scale is an output
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.quantize import cpu, reference, sm80
+from blockscale.kernels.quantize import cpu, cuda, reference
 
-KERNELS: tuple[Kernel, ...] = (cpu, sm80, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, cuda, reference)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "cuda"  # kernels and their headers
+FOLDER = Path(__file__).parents[2] / "cuda"  # headers by folder, kernels in one of their own
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 
 
@@ -17,7 +17,7 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 class Build:
     """One specialised kernel. Hashable, since functions are looked up by it at every call."""
 
-    source: str  # a file in FOLDER, or an absolute path
+    source: str  # a file in FOLDER/kernels, or an absolute path
     entry: str  # the name of an extern "C" __global__ function
     defines: tuple[tuple[str, str | int], ...] = ()
 
@@ -39,7 +39,7 @@ class Build:
 
     @property
     def path(self) -> Path:
-        return FOLDER / self.source
+        return FOLDER / "kernels" / self.source
 
     def files(self) -> list[Path]:
         """The source and every header of ours that it may include, directly or not.

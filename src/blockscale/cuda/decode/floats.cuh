@@ -1,0 +1,118 @@
+// Codes to 16-bit floats: the words of a lane (layouts/fragments.py) -> the A operand of a step.
+//
+// The integer pipe is what a decoding kernel runs out of: it takes half an instruction per cycle, and
+// beside the memory there is time for about two of them a weight. So bits stand where few find them:
+//   - floats of 4 and 6 bits are shifted to where a 16-bit float has its fields (shifts to the left are
+//     multiplications, which another pipe does), then multiplied by a power of two: exact, and right
+//     for subnormals;
+//   - tables are looked up as bytes in registers (decode_table.cuh), or by the pair in shared memory
+//     (decode_shared.cuh);
+//   - floats of 8 bits have a hardware conversion to float16 from sm_89 on.
+#pragma once
+#include "ptx/ptx.cuh"
+
+enum Element { E2M1, E2M3, E3M2, E4M3, E5M2, TABLE };
+
+template <class T, Element ELEMENT, int BITS, bool SYMMETRIC>
+struct Decoder;
+
+// Four bits: sign, two of exponent, one of mantissa; as bits of a 16-bit float they mean 2^-LIFT of it.
+template <class T, bool SYMMETRIC>
+struct Decoder<T, E2M1, 4, SYMMETRIC> {
+    static const int LIFT = (T::is_bfloat16 ? 127 : 15) - 1;
+
+    BS_DEVICE void load(const float*) {}
+
+    BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
+        bits(d, words, q);
+#pragma unroll
+        for (int u = 0; u < 4; u++) d[u] = T::times(d[u], T::power_of_two(LIFT));
+    }
+
+    // Without the last multiplication, for those who have another one to make.
+    BS_DEVICE void bits(u32 (&d)[4], const u32* words, int q) const {
+        const u32 w = words[q];
+        if (T::is_bfloat16) {
+            d[0] = w & 0x81C081C0u;
+            d[1] = (w << 3) & 0x81C081C0u;
+            d[2] = ((w << 6) & 0x01C001C0u) | ((w << 1) & 0x80008000u);
+            d[3] = ((w >> 3) & 0x01C001C0u) | ((w << 2) & 0x80008000u);
+        } else {
+            d[0] = ((w << 3) & 0x0E000E00u) | (w & 0x80008000u);
+            d[1] = ((w << 6) & 0x0E000E00u) | ((w << 3) & 0x80008000u);
+            d[2] = ((w << 9) & 0x0E000E00u) | ((w << 1) & 0x80008000u);
+            d[3] = (w & 0x0E000E00u) | ((w << 2) & 0x80008000u);
+        }
+    }
+};
+
+// Six bits: four above and two below, which come to stand side by side.
+template <class T, Element ELEMENT>
+struct SixBits {
+    static const int BIAS = ELEMENT == E2M3 ? 1 : 3;
+    static const int MANTISSA = ELEMENT == E2M3 ? 3 : 2;
+    static const int FIELD = T::is_bfloat16 ? 7 : 10;       // mantissa bits of the 16-bit float
+    static const int AT = FIELD - MANTISSA;                 // where the lowest bit comes to stand
+    static const u32 TOP = 0x00010001u * (7u << (AT + 2));  // three bits below the sign
+    static const u32 BOTTOM = 0x00010001u * (3u << AT);
+    static const int LIFT = (T::is_bfloat16 ? 127 : 15) - BIAS;
+
+    BS_DEVICE void load(const float*) {}
+
+    BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
+        u32 above = words[3 * (q / 2) + q % 2], below = words[3 * (q / 2) + 2];
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            const int from = 4 * u + 2 * (q % 2);
+            u32 p = above << (4 * u);
+            u32 bits = (p & 0x80008000u) | ((p >> (12 - (AT + 2))) & TOP);
+            bits |= (from < AT ? below << (AT - from) : below >> (from - AT)) & BOTTOM;
+            d[u] = T::times(bits, T::power_of_two(LIFT));
+        }
+    }
+};
+
+template <class T, bool SYMMETRIC>
+struct Decoder<T, E2M3, 6, SYMMETRIC> : SixBits<T, E2M3> {};
+template <class T, bool SYMMETRIC>
+struct Decoder<T, E3M2, 6, SYMMETRIC> : SixBits<T, E3M2> {};
+
+// Two bytes -> two float16, which hold both kinds of 8-bit floats exactly, infinities and NaN too.
+template <Element ELEMENT>
+BS_DEVICE u32 bytes_to_float16(u32 pair) {
+    u32 d;
+    if (ELEMENT == E5M2) return pick_bytes(pair, 0, 0x1404);
+#if __CUDA_ARCH__ >= 890
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}" : "=r"(d) : "r"(pair));
+#else
+    u32 wide = pick_bytes(pair, 0, 0x1404);
+    d = Float16::times((wide & 0x80008000u) | ((wide >> 1) & 0x3F803F80u), Float16::power_of_two(8));
+    // All ones are NaN; taken for a number they are 480. The comparison answers 1.0, 0x3C00.
+    u32 special;
+    asm("set.eq.f16x2.f16x2 %0, %1, %2;" : "=r"(special) : "r"(d & 0x7FFF7FFFu), "r"(0x5F805F80u));
+    d |= special | special << 1;
+#endif
+    return d;
+}
+
+template <class T, Element ELEMENT>
+struct EightBits {
+    BS_DEVICE void load(const float*) {}
+
+    static BS_DEVICE u32 two(u32 pair) {
+        u32 d = bytes_to_float16<ELEMENT>(pair);
+        return T::is_bfloat16 ? T::from_floats(float16_low(d), float16_high(d)) : d;
+    }
+
+    BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
+        d[0] = two(words[2 * q]);
+        d[1] = two(words[2 * q + 1]);
+        d[2] = two(words[2 * q] >> 16);
+        d[3] = two(words[2 * q + 1] >> 16);
+    }
+};
+
+template <class T, bool SYMMETRIC>
+struct Decoder<T, E4M3, 8, SYMMETRIC> : EightBits<T, E4M3> {};
+template <class T, bool SYMMETRIC>
+struct Decoder<T, E5M2, 8, SYMMETRIC> : EightBits<T, E5M2> {};

@@ -1,0 +1,95 @@
+// Codes of a table that stands in shared memory: a byte of codes finds all values that it means. Shared memory
+// is as busy then as the integer pipe is with bytes in registers, so every second step is looked up here and the
+// others there; of 5 bits, all here.
+//
+// A byte holds two codes of 3 or 4 bits (of 5 without their signs), or four of 2. Its row of the table has their
+// values once for every lane that is served at the same time, so that no two meet at a bank: two values are
+// 4 bytes for each of 32 lanes, four are 8 for each of 16. Rows are 256 bytes apart, which makes a byte of codes
+// and the place of the lane an address, by one `prmt`; the second half of a row is another table's.
+#pragma once
+#include "decode/table.cuh"
+
+constexpr int TABLE_ROWS = 256, TABLE_PITCH = 256, TABLE_BYTES = TABLE_ROWS * TABLE_PITCH;
+
+template <class T, int BITS, bool SYMMETRIC>
+struct SharedTable {
+    Decoder<T, TABLE, BITS, SYMMETRIC> registers;
+    static constexpr int WORDS = BITS == 2 ? 2 : 1;  // of an entry
+    u32 base, place;  // of the table, and of the lane in a row
+
+    BS_DEVICE void aim(u32 memory, int table) {
+        base = memory;
+        place = threadIdx.x * (4 * WORDS) % 128 + 128 * table;
+    }
+
+    // All `threads` together: eight write a row.
+    BS_DEVICE void fill(const float* values, int threads) const {
+        constexpr int PARTS = 128 / 16;
+        for (int i = threadIdx.x; i < TABLE_ROWS * PARTS; i += threads) {
+            const int row = i / PARTS;
+            u32 entry[2];
+#pragma unroll
+            for (int word = 0; word < 2; word++) {
+                const int shift = WORDS == 2 ? 2 * word : 0;
+                entry[word] = T::from_floats(value(values, row >> shift), value(values, row >> 4 >> shift));
+            }
+            asm volatile("st.shared.v4.u32 [%0], {%1,%2,%1,%2};" ::"r"(base + row * TABLE_PITCH +
+                                                                       place / 128 * 128 + i % PARTS * 16),
+                         "r"(entry[0]), "r"(entry[1])
+                         : "memory");
+        }
+    }
+
+    // As layouts/fragments.py folds codes: a sign above the distance from the middle, if there is one.
+    static BS_DEVICE float value(const float* values, int nibble) {
+        if (BITS == 2) return values[nibble & 3];
+        if (BITS == 3) return values[nibble & 7];
+        nibble &= 15;
+        if (BITS == 5) return values[16 + nibble];
+        return values[nibble < 8 ? 8 + nibble : 15 - nibble];
+    }
+
+    // By a register of codes: no load before the table is filled, since the codes come after.
+    BS_DEVICE void look_up(u32 (&entry)[WORDS], u32 codes, int byte) const {
+        const u32 at = base + pick_bytes(codes, place, 0x5504 | byte << 4);
+        if constexpr (WORDS == 2)
+            asm("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(entry[0]), "=r"(entry[1]) : "r"(at));
+        else
+            asm("ld.shared.u32 %0, [%1];" : "=r"(entry[0]) : "r"(at));
+    }
+
+    BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
+        if (BITS < 5 && q % 2) return registers.step(d, words, q);
+        const u32 codes = words[q / WORDS];
+#pragma unroll
+        for (int u = 0; u < 4; u += WORDS) {
+            u32 entry[WORDS];
+            look_up(entry, codes, u / WORDS);
+#pragma unroll
+            for (int i = 0; i < WORDS; i++) d[u + i] = entry[i];
+            if (BITS == 5) d[u] ^= signs_of_pair(words, q, u) & 0x80008000u;
+        }
+    }
+};
+
+// A decoder of either kind, made ready by all threads of the block.
+template <class D>
+BS_DEVICE void load(D& decoder, const float* values, u32, int) {
+    decoder.load(values);
+}
+
+template <class T, int BITS, bool SYMMETRIC>
+BS_DEVICE void load(SharedTable<T, BITS, SYMMETRIC>& decoder, const float* values, u32 memory, int table) {
+    if (BITS < 5) decoder.registers.load(values);
+    decoder.aim(memory, table);
+    decoder.fill(values, blockDim.x);
+}
+
+template <bool CONDITION, class A, class B>
+struct Either {
+    typedef A Type;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+    typedef B Type;
+};

@@ -1,0 +1,119 @@
+// Dequantisation: each lane takes eight adjacent codes, which are whole bytes of any packing.
+//
+//   BS_FORMAT        a Format of format.cuh
+//   BS_TENSOR_SCALE  NONE, or GIVEN, one per row
+//   BS_NUMBERS       of the output: Wide, BFloat16 or Float16
+//   BS_PACKING       BIT_STREAM or BIT_PLANES
+//   BS_BLOCKED       scales lie in atoms of 128 x 4, else row by row
+//   BS_THREADS       of a thread block
+//   BS_REPEAT        units that a thread has under way at a time
+#include "numbers/dequantize_block.cuh"
+#include "rows/memory.cuh"
+#include "numbers/run.cuh"
+#include "rows/packing.cuh"
+#include "rows/rows.cuh"
+#include "numbers/tensor_scale.cuh"
+
+struct Arguments {
+    Matrices codes;         // [groups, n, bytes]
+    Matrices scales;        // a row of atoms counts as a row where they are blocked
+    Matrices tensor_scale;  // float32 [groups, n, 1]
+    const float* codebook;
+    Matrices out;  // [groups, n, k], 16-byte aligned rows
+    Rows rows;
+};
+
+using Kind = BS_FORMAT;
+using Element = Kind::Element;
+using Numbers = BS_NUMBERS;
+
+constexpr int VALUES = 8, THREADS = BS_THREADS, REPEAT = BS_REPEAT;
+
+template <class E>
+struct Decoders {
+    EXACT void fill(const float*) {}
+    EXACT float value(u32 code) const { return FloatDecoder<Kind::BITS, E>::value(code); }
+};
+
+template <int BITS>
+struct Decoders<Codebook<BITS>> {
+    float values[1 << BITS];
+
+    EXACT void fill(const float* codebook) {
+        for (int i = threadIdx.x; i < 1 << BITS; i += THREADS) values[i] = codebook[i];
+        __syncthreads();
+    }
+    EXACT float value(u32 code) const { return values[code]; }
+};
+
+// Eight codes as they lie in memory. Of bit planes, a byte of each plane.
+struct Codes {
+    u32 words[BS_PACKING == BIT_PLANES ? Kind::BITS : (Kind::BITS + 3) / 4];
+
+    EXACT void load(const u8* row, u32 unit) {
+        if constexpr (BS_PACKING == BIT_PLANES) {
+#pragma unroll
+            for (int bit = 0; bit < Kind::BITS; ++bit)
+                words[bit] = __ldg(row + size_t(unit / 4) * (4 * Kind::BITS) + 4 * bit + unit % 4);
+        } else {
+            load_bytes<Kind::BITS>(words, row + size_t(unit) * Kind::BITS);
+        }
+    }
+
+    EXACT u32 get(int index) const {
+        u32 code = 0;
+        if constexpr (BS_PACKING == BIT_PLANES) {
+#pragma unroll
+            for (int bit = 0; bit < Kind::BITS; ++bit) code |= (words[bit] >> index & 1u) << bit;
+            return code;
+        } else {
+            return stream_code<Kind::BITS>(words, index);
+        }
+    }
+};
+
+EXACT u32 load_scale(const Arguments& a, const Place& at) {
+    const u32 block = at.unit * VALUES / Kind::BLOCK;
+    if constexpr (BS_BLOCKED) {
+        const u32 in_atom = at.row % 32 * 16 + at.row / 32 % 4 * 4 + block % 4;
+        return __ldg(a.scales.row(at.group, at.row / 128) + size_t(block / 4) * 512 + in_atom);
+    } else if constexpr (Kind::WIDE_SCALE) {
+        return __ldg(reinterpret_cast<const u32*>(a.scales.row(at.group, at.row)) + block);
+    } else {
+        return __ldg(a.scales.row(at.group, at.row) + block);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) dequantize(const __grid_constant__ Arguments a) {
+    __shared__ Decoders<Element> decoder;
+    let_next_start();
+    wait_for_previous();
+    decoder.fill(a.codebook);
+    const u32 step = gridDim.x * THREADS * REPEAT;
+    for (u32 first = blockIdx.x * THREADS * REPEAT; first < a.rows.units; first += step) {
+        Place at[REPEAT];
+        Codes codes[REPEAT];
+        u32 stored[REPEAT];
+        float tensor_scale[REPEAT];
+#pragma unroll
+        for (int i = 0; i < REPEAT; ++i) {  // all loads first
+            at[i] = a.rows.place(smaller(first + i * THREADS + threadIdx.x, a.rows.units - 1));
+            codes[i].load(a.codes.row(at[i].group, at[i].row), at[i].unit);
+            stored[i] = load_scale(a, at[i]);
+            const auto* given = reinterpret_cast<float*>(a.tensor_scale.row(at[i].group, at[i].row));
+            tensor_scale[i] = BS_TENSOR_SCALE == GIVEN ? __ldg(given) : 1.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < REPEAT; ++i) {
+            if (first + i * THREADS + threadIdx.x >= a.rows.units) break;
+            const float scale = ScaleDecoder<Kind>::decode(stored[i]);
+            u32 words[VALUES * Numbers::BYTES / 4];
+#pragma unroll
+            for (int v = 0; v < VALUES; v += 2)
+                Numbers::put_pair(words, v, scaled(decoder.value(codes[i].get(v)), scale, tensor_scale[i]),
+                                  scaled(decoder.value(codes[i].get(v + 1)), scale, tensor_scale[i]));
+            store_bytes<VALUES * Numbers::BYTES>(words, a.out.row(at[i].group, at[i].row) +
+                                                            size_t(at[i].unit) * (VALUES * Numbers::BYTES));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+"""CUDA that gives the bits of the definition, from canonical bytes: cuda/kernels/dequantize.cu."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor
+
+from blockscale.formats import CATALOGUE
+from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda.formats import cuda_format
+from blockscale.kernels.cuda.rows import (
+    MOST_UNITS,
+    NUMBERS,
+    PACKINGS,
+    THREADS,
+    Matrices,
+    Rows,
+    aligned,
+    aligned_numbers,
+    blocked_matrices,
+    blocks_for,
+    code_access,
+    matrices,
+    rows_of,
+)
+from blockscale.layouts import canonical
+from blockscale.problem import Kind, Problem, dtype_name, parse_kind
+from blockscale.runtime.cuda import Build, can_overlap, cuda_refusal, current_stream, function
+
+NAME = "cuda"
+
+_VALUES = 8  # of a lane: whole bytes in every packing
+
+
+class Arguments(Structure):
+    _fields_ = (
+        ("codes", Matrices),
+        ("scales", Matrices),
+        ("tensor_scale", Matrices),
+        ("codebook", c_void_p),
+        ("out", Matrices),
+        ("rows", Rows),
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    repeat: int  # units of eight numbers that a thread has under way
+
+    def __str__(self) -> str:
+        return f"{self.repeat} x {_VALUES} numbers to a thread"
+
+
+def refuses(problem: Problem) -> str | None:
+    if refusal := cuda_refusal(problem.target):
+        return refusal
+    layout = problem.w_kind.layout
+    if layout.codes not in PACKINGS or layout.scales not in ("rows", "blocked"):
+        return f"reads bits and planes, with scales in rows or blocked; not {layout}"
+    if problem.m * problem.k // _VALUES > MOST_UNITS:
+        return f"counts to {MOST_UNITS}: {problem.m} x {problem.k} numbers are too many for a call"
+    return None
+
+
+def configs(problem: Problem) -> list[Config]:
+    return [_config(problem.m * problem.k)]
+
+
+def _config(numbers: int) -> Config:
+    return Config(4 if numbers >= 2**20 else 1)
+
+
+def launch(
+    problem: Problem,
+    config: Config,
+    parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
+    out: Tensor,  # [groups, n, k]
+) -> None:
+    decode(problem.w, parts, out, can_overlap(problem.target))
+
+
+def decode(kind: str, parts: Parts, out: Tensor, overlap: bool = False) -> None:
+    """Rows of any panel: parts and out may be views of a part of all rows.
+
+    overlap: start before the kernel ahead in the stream ends, and let the next one start
+    """
+    format, layout = parse_kind(kind)
+    groups, n, k = out.shape
+    config = _config(groups * n * k)
+    codes = aligned(parts.codes, code_access(format.element.bits, layout.codes))
+    scale = aligned(parts.scale, format.scale.bits // 8)
+    table = None if parts.codebook is None else aligned(parts.codebook, 4)
+    row_scale = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
+    blocked = layout.scales == "blocked"
+    written = aligned(out)
+    arguments = Arguments(
+        matrices(codes),
+        blocked_matrices(scale, k // format.block) if blocked else matrices(scale),
+        matrices(row_scale),
+        None if table is None else table.data_ptr(),
+        matrices(written),
+        rows_of(groups, n, k // _VALUES),
+    )
+    scaled = parts.tensor_scale is not None
+    build = _build(kind, dtype_name(out.dtype), scaled, config.repeat)
+    grid = blocks_for(groups * n * (k // _VALUES), config.repeat)
+    kernel = function(build, out.device)
+    kernel.launch((grid, 1, 1), THREADS, 0, current_stream(out.device), arguments, overlap)
+    if written is not out:
+        out.copy_(written)
+
+
+@lru_cache(maxsize=1024)
+def _build(kind: str, dtype: str, scaled: bool, repeat: int) -> Build:
+    format, layout = parse_kind(kind)
+    defines: dict[str, str | int] = {
+        "BS_FORMAT": cuda_format(format),
+        "BS_TENSOR_SCALE": "GIVEN" if scaled else "NONE",
+        "BS_NUMBERS": NUMBERS[dtype],
+        "BS_PACKING": PACKINGS[layout.codes],
+        "BS_BLOCKED": int(layout.scales == "blocked"),
+        "BS_THREADS": THREADS,
+        "BS_REPEAT": repeat,
+    }
+    return Build("dequantize.cu", "dequantize", tuple(defines.items()))
+
+
+def builds(problem: Problem) -> list[Build]:
+    scaled = problem.w_kind.format.has_tensor_scale
+    return [_build(problem.w, problem.out, scaled, config.repeat) for config in configs(problem)]
+
+
+def every_build(target: str) -> list[Build]:
+    found = []
+    for format in CATALOGUE.values():
+        for m in (1, 2**20):
+            problem = Problem(
+                verb="dequantize",
+                m=m,
+                n=0,
+                k=format.block,
+                x="bfloat16",
+                w=str(Kind(format, canonical(format))),
+                out="bfloat16",
+                target=target,
+            )
+            found += builds(problem)
+    return found

@@ -1,0 +1,127 @@
+"""CUDA that gives the bits of the definition, from weights in the order of mma fragments:
+cuda/kernels/dequantize_fragments.cu."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_int, c_longlong, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from blockscale.formats import CATALOGUE
+from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda.rows import aligned, aligned_numbers
+from blockscale.kernels.cuda.tables import float_table
+from blockscale.kernels.prepared import fragments
+from blockscale.problem import Kind, Problem, dtype_name, parse_kind
+from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+
+NAME = "cuda_fragments"
+
+_WARPS = 8
+_WORD = 4  # bytes of codes, scales and tables that a lane reads at a time
+_DTYPES = {"float32": "FLOAT32", "bfloat16": "BFLOAT16", "float16": "FLOAT16"}
+
+
+class Arguments(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("codes", "scale", "table", "tensor_scale", "out")),
+        *((name, c_longlong) for name in ("code_stride", "scale_stride", "out_row", "out_group")),
+        *((name, c_longlong) for name in ("tensor_scale_row", "tensor_scale_group")),
+        ("rows", c_int),
+        ("k", c_int),
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    def __str__(self) -> str:
+        return "a warp to 16 rows and k=64"
+
+
+def refuses(problem: Problem) -> str | None:
+    if refusal := cuda_refusal(problem.target):
+        return refusal
+    format, layout = problem.w_kind
+    if layout != fragments(format):
+        return f"reads fragments; not {layout}"
+    return None
+
+
+def configs(problem: Problem) -> list[Config]:
+    return [Config()]
+
+
+def launch(
+    problem: Problem,
+    config: Config,
+    parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
+    out: Tensor,  # [groups, n, k]
+) -> None:
+    decode(problem.w, parts, out)
+
+
+def decode(kind: str, parts: Parts, out: Tensor) -> None:
+    """Rows of any panel that starts at a tile."""
+    format, _ = parse_kind(kind)
+    groups, n, k = out.shape
+    codes, scale = (_adjacent_tiles(part) for part in (parts.codes, parts.scale))
+    if parts.codebook is None:
+        table = float_table(format.element.name, out.device)
+    else:
+        table = aligned(parts.codebook, _WORD)
+    scaled = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
+    arguments = Arguments(
+        codes.data_ptr(),
+        scale.data_ptr(),
+        table.data_ptr(),
+        None if scaled is None else scaled.data_ptr(),
+        out.data_ptr(),
+        codes.stride(0),
+        scale.stride(0),
+        out.stride(1),
+        out.stride(0),
+        0 if scaled is None else scaled.stride(1),
+        0 if scaled is None else scaled.stride(0),
+        n,
+        k,
+    )
+    grid = -(-n // 16), -(-k // (64 * _WARPS)), groups  # rows may be the most
+    kernel = function(_build(kind, dtype_name(out.dtype)), out.device)
+    kernel.launch(grid, 32 * _WARPS, 0, current_stream(out.device), arguments)
+
+
+def _adjacent_tiles(storage: Tensor) -> Tensor:
+    adjacent = storage.stride(-1) == 1 and storage.stride(-2) == storage.shape[-1]
+    aligned_groups = storage.data_ptr() % _WORD == 0 and storage.stride(0) % _WORD == 0
+    if adjacent and aligned_groups:
+        return storage
+    return storage.clone(memory_format=torch.contiguous_format)
+
+
+@lru_cache(maxsize=1024)
+def _build(kind: str, dtype: str) -> Build:
+    format, layout = parse_kind(kind)
+    defines: dict[str, str | int] = {
+        "BS_SCALE": format.scale.name.upper(),
+        "BS_BITS": format.element.bits,
+        "BS_BLOCK": format.block,
+        "BS_FOLDED": int(layout.codes == "folded"),
+        "BS_DTYPE": _DTYPES[dtype],
+    }
+    return Build("dequantize_fragments.cu", "dequantize_fragments", tuple(defines.items()))
+
+
+def builds(problem: Problem) -> list[Build]:
+    return [_build(problem.w, problem.out)]
+
+
+def every_build(target: str) -> list[Build]:
+    placed = ((format, fragments(format)) for format in CATALOGUE.values())
+    return [
+        _build(str(Kind(format, layout)), "bfloat16")
+        for format, layout in placed
+        if layout is not None
+    ]

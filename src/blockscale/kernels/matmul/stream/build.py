@@ -1,0 +1,68 @@
+"""What cuda/kernels/stream.cu is specialised by when it is compiled for a problem."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from blockscale.formats import Float
+from blockscale.kernels.matmul.stream.choice import stream_configs
+from blockscale.kernels.matmul.stream.config import Config, decodes_x, x_dtype
+from blockscale.problem import Problem, parse_kind
+from blockscale.runtime.cuda import Build
+
+NUMBERS = {"bfloat16": "BFloat16", "float16": "Float16"}  # of x
+
+
+def stream_build(problem: Problem, config: Config, symmetric: bool) -> Build:
+    x = problem.x if decodes_x(problem, config) else x_dtype(problem)
+    return _specialised(problem.w, x, problem.gated, problem.ragged, symmetric, config)
+
+
+@lru_cache(maxsize=4096)
+def _specialised(
+    w: str, x: str, gated: bool, ragged: bool, symmetric: bool, config: Config
+) -> Build:
+    format = parse_kind(w).format
+    element = format.element
+    defines: dict[str, str | int] = {
+        "BS_X": NUMBERS.get(x, NUMBERS["bfloat16"]),
+        "BS_X_CODED": int("@" in x),
+        "BS_ELEMENT": element.name.upper() if isinstance(element, Float) else "TABLE",
+        "BS_SCALE": format.scale.name.upper(),
+        "BS_BITS": element.bits,
+        "BS_BLOCK": format.block,
+        "BS_TILE_M": config.tile_m,
+        "BS_TILES_PER_WARP": config.tiles_per_warp,
+        "BS_N_WARPS": config.n_warps,
+        "BS_K_WARPS": config.k_warps,
+        "BS_STAGES": config.stages,
+        "BS_SPLITS": config.splits if config.cluster or config.splits == 1 else 0,
+        "BS_TILE_K": config.tile_k,
+        "BS_GATED": int(gated),
+        "BS_RAGGED": int(ragged),
+        "BS_SYMMETRIC": int(symmetric),
+        "BS_CTAS_PER_SM": config.ctas_per_sm,
+        "BS_WGMMA": int(config.wgmma),
+        "BS_CLUSTER": int(config.cluster),
+        "BS_SHARED_TABLE": int(config.shared_table),
+    }
+    if "@" in x:
+        coded = parse_kind(x).format
+        defines |= {"BS_X_SCALE": coded.scale.name.upper(), "BS_X_BLOCK": coded.block}
+    return Build("stream.cu", "stream", tuple(defines.items()))
+
+
+def builds(problem: Problem, config: Config | None = None) -> list[Build]:
+    """For the table a format is born with, frozen; then for any table, where that is another."""
+    format = problem.w_kind.format
+    table = format.codebook
+    mirrored = all(low == -high for low, high in zip(table, reversed(table), strict=True))
+    kinds = (
+        [True] if not table or format.element.bits < 4 else [True, False] if mirrored else [False]
+    )
+    chosen = config or stream_configs(problem)[0]
+    return [stream_build(problem, chosen, symmetric) for symmetric in kinds]
+
+
+def instructions(build: Build) -> tuple[str, ...]:
+    return ("HGMMA",) if dict(build.defines)["BS_WGMMA"] else ("HMMA",)

@@ -1,0 +1,70 @@
+"""Which Configs of cuda/kernels/stream.cu suit a problem: all legal ones, by predicted time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from blockscale.kernels.matmul.stream.config import Config
+from blockscale.kernels.matmul.stream.cost import cost
+from blockscale.kernels.matmul.stream.exceptions import exception
+from blockscale.kernels.matmul.stream.space import MMA_ROWS, WGMMA_ROWS, every_config, is_legal
+from blockscale.problem import Problem
+
+_KEPT = 40  # worth measuring: on an H200 the best of a sweep was nearly always among the first 20
+
+
+def stream_configs(problem: Problem) -> tuple[Config, ...]:
+    """The best first; none where nothing fits into shared memory.
+
+    Problems that no choice depends on are told apart no further, since a choice takes tens of
+    milliseconds: numbers of rows that take the same tile of x, biases, and what comes out.
+    """
+    return _ranked(_without_details(problem))
+
+
+def _without_details(problem: Problem) -> Problem:
+    return replace(
+        problem,
+        m=_rounded(problem),
+        bias=False,
+        out="bfloat16",
+        activation="silu" if problem.gated else "",
+    )
+
+
+@lru_cache(maxsize=4096)
+def _ranked(problem: Problem) -> tuple[Config, ...]:
+    times = {each: cost(problem, each).microseconds for each in every_config(problem)}
+    ranked = sorted(times, key=lambda config: times[config])[:_KEPT]
+    known = exception(problem)
+    if known is not None and is_legal(known.config, problem):
+        ranked = list(dict.fromkeys((known.config, *ranked)))
+    return tuple(ranked)
+
+
+def told(problem: Problem) -> str:
+    """Why the first config is the first."""
+    problem = _without_details(problem)
+    first, *rest = _ranked(problem)
+    predicted = cost(problem, first)
+    known = exception(problem)
+    if known is not None and known.config == first:
+        return (
+            f"{known.microseconds:.3g} us measured on {known.device}, where the config that was "
+            f"predicted to be the fastest took {known.of_predicted:.3g}"
+        )
+    text = f"{predicted.microseconds:.3g} us, bound by {predicted.bound_by}"
+    if rest:
+        text += f"; next {cost(problem, rest[0]).microseconds:.3g} us by {rest[0]}"
+    return text
+
+
+def _rounded(problem: Problem) -> int:
+    """Rows, up to the next number that is predicted apart: that of a tile of x, or of ragged groups
+    one of eight between two powers of two."""
+    if problem.ragged:
+        step = max(1, 1 << max(0, problem.m.bit_length() - 4))
+        return -(-problem.m // step) * step
+    tiles = sorted({*MMA_ROWS, *WGMMA_ROWS})
+    return next((each for each in tiles if each >= problem.m), problem.m)

@@ -1,0 +1,153 @@
+"""How cuda/kernels/stream.cu is shaped to a problem: the Config, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+
+from blockscale.formats import E2M1, UE4M3, Float, Format
+from blockscale.problem import Problem
+from blockscale.runtime.cuda import multiprocessors
+
+STATIC_SHARED = 2048  # bytes that the kernel has for itself
+_TABLE = 256 * 256  # bytes of one in shared memory
+_ALIGNED = 1024  # where x starts that four warps multiply together
+_BFLOAT16_BITS = 8  # that are significant
+_MOST_ROWS = 128  # the largest tile_m
+
+
+@dataclass(frozen=True)
+class Config:
+    tile_m: int  # rows of x that a CTA multiplies at a time
+    tiles_per_warp: int  # of 16 rows of w each
+    n_warps: int  # warps along n, each with tiles of its own
+    k_warps: int  # warps that share tiles and split tile_k-wide stages between them
+    stages: int
+    tile_k: int  # k of a stage
+    ctas_per_sm: int  # that an SM holds at a time
+    splits: int  # split-K: CTAs that share the k of an output
+    wgmma: bool = False  # four warps multiply together
+    cluster: bool = False  # the splits of an output form a cluster and reduce over DSMEM
+    shared_table: bool = False  # codes are looked up there; 5 bits only by a symmetric table
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m} x {self.weight_rows} x {self.tile_k}"
+        parts = [
+            f"tile {tile} (m x n x k) by {'wgmma' if self.wgmma else 'mma'}",
+            f"{self.n_warps} x {self.k_warps} warps (n x k)",
+            f"{self.stages} stages",
+            f"{self.ctas_per_sm} CTA{'s' if self.ctas_per_sm > 1 else ''} per SM",
+        ]
+        if self.splits > 1:
+            parts.append(f"split-K {self.splits}{' in a cluster' if self.cluster else ''}")
+        if self.shared_table:
+            parts.append("table in shared memory")
+        return ", ".join(parts)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.n_warps * self.k_warps
+
+    @property
+    def weight_rows(self) -> int:
+        """That a CTA takes, of gate and up together."""
+        return 16 * self.tiles_per_warp * self.n_warps
+
+    def output_tiles(self, problem: Problem) -> int:
+        return -(-problem.n * (2 if problem.gated else 1) // self.weight_rows)
+
+    def shared_bytes(self, problem: Problem) -> int:
+        """As the constants of gemm/shape.cuh have it."""
+        format = problem.w_kind.format
+        codes = self.tile_k * 2 * format.element.bits
+        scales = 128 * max(1, self.tile_k // (8 * format.block))
+        stage = self.k_warps * self.tile_m * (2 * self.tile_k + (0 if self.wgmma else 16))
+        stage += self.n_warps * self.k_warps * self.tiles_per_warp * (codes + scales)
+        if self.wgmma:
+            stage = -(-stage // _ALIGNED) * _ALIGNED
+        scaled = scales_weights(format, x_dtype(problem), self.tile_m)
+        decoded = 4 * scales * self.k_warps * self.weight_rows // 16 if scaled else 0
+        sums = 4 * self.k_warps * self.tile_m * (self.weight_rows + 8)  # 4 more for each branch
+        zeros = 2 * self.tile_k + 32 if self.tile_m < 8 else 0
+        before = (_ALIGNED if self.wgmma else zeros) + (_TABLE if self.shared_table else 0)
+        return before + max(self.stages * stage + decoded, sums)
+
+
+def x_dtype(problem: Problem) -> str:
+    """Of what is multiplied: quantised rows are decoded to bfloat16."""
+    return "bfloat16" if "@" in problem.x else problem.x
+
+
+def decodes_x(problem: Problem, config: Config) -> bool:
+    """Whether the kernel decodes x itself: with more rows, CTAs would repeat too much of it."""
+    if "@" not in problem.x or config.tile_m >= 8:
+        return False
+    format = problem.x_kind.format
+    return format.element == E2M1 and format.block in (16, 32)
+
+
+def fits_bfloat16(format: Format) -> bool:
+    """Whether it holds every weight times its scale: products have the bits of both."""
+    element, scale = format.element, format.scale
+    return isinstance(element, Float) and (
+        element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS
+    )
+
+
+def scales_weights(format: Format, x: str, tile_m: int) -> bool:
+    """Whether weights are multiplied by their scales, and not the sums of blocks.
+
+    Where rows of x are many and bfloat16 has room for the product of weight and scale, or a table
+    is rounded to it anyway. NVFP4 fits float16 too. Infinities of E5M2 would meet scales that
+    bfloat16 rounds to zero.
+    """
+    element, scale = format.element, format.scale
+    if (element, scale, format.block) == (E2M1, UE4M3, 16):
+        return tile_m >= 8
+    infinite = isinstance(element, Float) and element.specials == "ieee"
+    fits = format.is_codebook or (fits_bfloat16(format) and not infinite)
+    return tile_m >= 16 and x == "bfloat16" and fits
+
+
+def matrices(problem: Problem) -> int:
+    """Of weights that a launch reads, at the most."""
+    return min(problem.groups, problem.m) if problem.ragged else problem.groups
+
+
+def weight_tiles(problem: Problem) -> int:
+    """Of 16 rows, of all matrices."""
+    return -(-problem.n // 16) * (2 if problem.gated else 1) * matrices(problem)
+
+
+def cluster_places(target: str, size: int) -> int:
+    """Clusters of so many CTAs that are resident at once, with one CTA to an SM.
+
+    Clusters of two fill every SM; larger ones leave some idle, since a cluster stays inside
+    a GPC. An H200 holds 39 clusters of 3, 30 of 4, 15 of 8: this gives as many, or one less.
+    """
+    return int(multiprocessors(target) / size * (1 if size <= 2 else 0.89))
+
+
+def rows_each(problem: Problem) -> float:
+    """Rows of x of a matrix; of ragged groups, as many as one that has any has on average."""
+    if not problem.ragged:
+        return problem.m
+    groups = max(problem.groups, 1)
+    busy = groups * (1 - (1 - 1 / groups) ** problem.m)
+    return problem.m / max(busy, 1)
+
+
+def rows_of_most(problem: Problem) -> int:
+    """Rows of x of a matrix; of ragged groups, so many that of those that have any only one in a
+    hundred has more, if rows fall on groups at random: it would read its weights once more."""
+    if not problem.ragged:
+        return problem.m
+    mean = problem.m / max(problem.groups, 1)
+    chance = exp(-mean)  # of a group to have so many rows
+    beyond = any_rows = 1 - chance
+    rows = 0
+    while beyond > any_rows / 100 and rows < min(problem.m, _MOST_ROWS):
+        rows += 1
+        chance *= mean / rows
+        beyond -= chance
+    return rows

@@ -1,0 +1,185 @@
+"""How long cuda/kernels/stream.cu will take with a Config: a prediction from counted work.
+
+A launch is rounds of CTAs on the busiest SM, and a CTA is a start, steps through k, and an end. A
+step is bound by the issue slots of the SM, by the latency of one warp's own chain of instructions,
+or by the copies it waits for; all steps together by DRAM, by the L2 that x comes from, and by the
+tensor cores. Bounds overlap in part, so they are joined by a p-norm: the largest counts most.
+
+The constants are fitted by `bench.fit_stream` to stored sweeps; docs/design/0007-choosing.md says
+how well they choose on draws that were not used to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from blockscale.kernels.matmul.stream.config import Config, decodes_x, rows_each
+from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
+from blockscale.kernels.matmul.stream.space import busy_matrices, ctas
+from blockscale.problem import Problem
+from blockscale.runtime.cuda import multiprocessors
+
+_ALIKE = {"e3m2": "e2m3", "e5m2": "e4m3"}  # elements that take as long to decode
+_DRAM = 4.42e6  # bytes in a microsecond, of a large read
+_CYCLES = 1830.0  # of an SM in a microsecond
+_PRODUCTS = 2048  # of 16-bit numbers by the tensor cores of an SM, in a cycle
+_SCHEDULERS = 4  # of an SM
+_STEP = 16  # k of one mma
+_COPIED = 512  # bytes that a warp copies at a time
+_STORED = 64  # bytes of shared memory that sums take a cycle for
+_BETWEEN = 14  # bytes of another SM's shared memory that come in a cycle
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch does, counted: all that a prediction needs to know of problem and config."""
+
+    algorithm: str  # "few", "mma" or "wgmma"
+    element: str
+    table: bool  # codes are looked up in shared memory
+    tiles: int
+    tile_m: int
+    rows: float  # of x that a CTA has
+    n_warps: int
+    k_warps: int
+    stages: int
+    tile_k: int
+    ctas: float
+    resident: int  # CTAs on the busiest SM at a time
+    rounds: float  # of them
+    turns: int  # over rows of x
+    stages_of_k: int  # of a CTA's k
+    splits: int
+    k: int
+    weight_rows: int
+    weight_bytes: float  # of all
+    coded: bool  # x is decoded on its way into shared memory
+    gated: bool
+    ragged: bool
+
+
+def count(problem: Problem, config: Config) -> Work:
+    format, processors = problem.w_kind.format, multiprocessors(problem.target)
+    every, each = ctas(config, problem), rows_each(problem)
+    resident = min(config.ctas_per_sm, max(1, ceil(every / processors)))
+    branches = 2 if problem.gated else 1
+    weights = busy_matrices(problem) * branches * problem.n * problem.k
+    return Work(
+        algorithm="wgmma" if config.wgmma else "few" if config.tile_m < 8 else "mma",
+        element=_ALIKE.get(format.element.name, format.element.name),
+        table=config.shared_table,
+        tiles=config.tiles_per_warp,
+        tile_m=config.tile_m,
+        rows=min(config.tile_m, max(each, 1)),
+        n_warps=config.n_warps,
+        k_warps=config.k_warps,
+        stages=config.stages,
+        tile_k=config.tile_k,
+        ctas=every,
+        resident=resident,
+        rounds=every / (processors * resident),
+        turns=max(1, ceil(each / config.tile_m)),
+        stages_of_k=ceil(ceil(problem.k / config.tile_k) / config.splits),
+        splits=config.splits,
+        k=problem.k,
+        weight_rows=config.weight_rows,
+        weight_bytes=weights * (format.element.bits / 8 + 1 / format.block),
+        coded=decodes_x(problem, config),
+        gated=problem.gated,
+        ragged=problem.ragged,
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Microseconds, and what they are made of."""
+
+    microseconds: float
+    bounds: dict[str, float]  # each alone
+
+    @property
+    def bound_by(self) -> str:
+        return max(self.bounds, key=lambda name: self.bounds[name])
+
+
+def predict(work: Work, algorithm: Algorithm, shared: Shared) -> Cost:
+    rounds = work.rounds
+    if rounds <= 1:
+        rounds = 1.0
+    else:  # CTAs drift apart, so that a last round that is not full costs less after many
+        whole = ceil(rounds)
+        rounds += (whole - rounds) * min(1.0, 2 * algorithm.tail / whole)
+    passes = rounds * work.turns
+    x_bytes = 2 * work.rows * work.k / work.splits
+    warps = work.n_warps * work.k_warps
+    cycles = _cycles_of_stage(work, algorithm, shared) / _CYCLES
+    steps = ceil(work.stages_of_k / work.k_warps)
+    ahead = work.stages - (0.5 if work.algorithm == "wgmma" else 1)
+    bounds = {
+        "issue": passes
+        * work.stages_of_k
+        / work.k_warps
+        * cycles
+        * ceil(work.resident * warps / _SCHEDULERS),
+        "latency": passes * steps * (cycles * algorithm.chain + algorithm.meeting / _CYCLES),
+        "copies": passes * steps * algorithm.load / ahead / _CYCLES,
+    }
+    of_steps = _norm(bounds.values(), shared.steps_overlap)
+    weights = work.weight_rows * work.k / work.splits
+    bounds |= {
+        "DRAM": work.turns * work.weight_bytes / _DRAM,
+        "L2": work.turns * work.ctas * x_bytes / (1e6 * algorithm.l2),
+        "tensor cores": passes
+        * work.resident
+        * weights
+        * max(work.tile_m, 8)
+        / _PRODUCTS
+        / _CYCLES,
+    }
+    of_all = _norm((of_steps, bounds["DRAM"], bounds["L2"], bounds["tensor cores"]), shared.overlap)
+    bounds["start and end"] = _ends(work, algorithm, shared, rounds)
+    return Cost(of_all + bounds["start and end"], bounds)
+
+
+def _cycles_of_stage(work: Work, algorithm: Algorithm, shared: Shared) -> float:
+    """Issue slots that a warp takes for a stage."""
+    decode = (algorithm.looked_up if work.table else algorithm.decode)[work.element]
+    tile = decode + algorithm.columns * max(1, work.tile_m / 8)
+    cycles = work.tile_k / _STEP * work.tiles * tile + algorithm.stage
+    if work.algorithm == "wgmma":
+        return cycles
+    # Warps copy x themselves, and wait for each other after each stage.
+    copy = shared.copy_x + (shared.decode_x if work.coded else 0)
+    cycles += copy * 2 * work.rows * work.tile_k / _COPIED / work.n_warps
+    return cycles * (1 + shared.meeting * (work.n_warps - 1))
+
+
+def _ends(work: Work, algorithm: Algorithm, shared: Shared, rounds: float) -> float:
+    """All that CTAs do before their first stage and after their last."""
+    start = algorithm.start
+    if work.rounds <= 0.5:
+        start *= 1 - algorithm.hidden  # idle SMs have a place for every CTA of the next kernel
+    sums = work.tile_m * work.weight_rows
+    outputs = work.resident * sums / work.splits
+    each = start + shared.warp * work.resident * work.n_warps * work.k_warps
+    each += shared.reduce * work.k_warps * 4 * sums / _STORED / _CYCLES
+    if work.splits > 1:
+        others = 4 * sums * (work.splits - 1) / work.splits
+        each += shared.cluster + shared.cluster_sums * others / _BETWEEN / _CYCLES
+    each += outputs * (shared.output + (shared.activation if work.gated else 0))
+    total = rounds * work.turns * each
+    if work.table:  # the first time while the first stages come
+        total += shared.fill_table + shared.refill_table * (rounds - 1)
+    total += shared.find_group if work.ragged else 0
+    return total + (shared.gate if work.gated else 0)
+
+
+def _norm(times: Iterable[float], p: float) -> float:
+    return float(sum(each**p for each in times) ** (1 / p))
+
+
+def cost(problem: Problem, config: Config) -> Cost:
+    work = count(problem, config)
+    return predict(work, ALGORITHMS[work.algorithm], SHARED)

@@ -1,0 +1,224 @@
+"""CUDA that gives the bits of the definition, packed as they are born: cuda/kernels/quantize.cu."""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_uint32, c_void_p
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from torch import Tensor
+
+from blockscale.formats import CATALOGUE
+from blockscale.kernels.cuda.formats import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
+from blockscale.kernels.cuda.rows import (
+    MOST_UNITS,
+    NUMBERS,
+    PACKINGS,
+    THREADS,
+    Matrices,
+    Rows,
+    aligned,
+    aligned_numbers,
+    blocked_matrices,
+    blocks_for,
+    matrices,
+    rows_of,
+)
+from blockscale.layouts import canonical
+from blockscale.numerics import rules_of
+from blockscale.problem import Kind, Problem
+from blockscale.runtime.cuda import (
+    Build,
+    can_overlap,
+    cuda_refusal,
+    current_stream,
+    function,
+)
+
+NAME = "cuda"
+
+
+class Arguments(Structure):
+    _fields_ = (
+        ("x", Matrices),
+        ("tensor_scale", Matrices),
+        ("codebook", c_void_p),
+        ("importance", Matrices),
+        ("codes", Matrices),
+        ("scales", Matrices),
+        ("rows", Rows),
+        ("share", c_uint32),
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    values: int  # of a lane
+    repeat: int  # units that a thread takes, one after the other
+    threads: int  # of a thread block
+
+    def __str__(self) -> str:
+        return f"{self.values} numbers to a lane, {self.repeat} times, {self.threads} threads"
+
+
+def refuses(problem: Problem) -> str | None:
+    if refusal := cuda_refusal(problem.target):
+        return refusal
+    _format, layout = problem.w_kind
+    if layout.codes not in PACKINGS or layout.scales not in ("rows", "blocked"):
+        return f"writes bits or planes, with scales in rows or blocked; not {layout}"
+    if problem.m * problem.k // _values(problem) > MOST_UNITS:
+        return f"counts to {MOST_UNITS}: {problem.m} x {problem.k} numbers are too many for a call"
+    return None
+
+
+def configs(problem: Problem) -> list[Config]:
+    values, format = _values(problem), problem.w_kind.format
+    # Searches and codebooks take more registers: small thread blocks fill an SM better.
+    is_plain = problem.rule not in ("mse", "four_over_six") and not format.is_codebook
+    # A codebook's midpoints are found by every thread block anew: large calls have fewer of these.
+    repeat = 1 if problem.m * problem.k // values < 2**17 else 4 if is_plain else 8
+    return [Config(values, repeat, THREADS if is_plain else THREADS // 2)]
+
+
+def _values(problem: Problem) -> int:
+    """Up to 64 bytes of x, which share the work for addresses: further apart, lanes read slowly."""
+    wanted = 16 if problem.x == "float32" else 32
+    least = _least_values(problem)
+    return max(least, wanted) if problem.k % wanted == 0 else least
+
+
+def _least_values(problem: Problem) -> int:
+    """Whole groups of the packing, in rows of any k."""
+    format, layout = problem.w_kind
+    least = 32 if layout.codes == "planes" else min(format.block, 16)
+    return max(least, format.block // 32)  # a warp holds the largest block
+
+
+def launch(
+    problem: Problem,
+    config: Config,
+    x: Tensor,  # [groups, n, k]
+    tensor_scale: Tensor | None,  # float32 [groups, n]
+    codebook: Tensor | None,  # float32 [2^bits]
+    codes: Tensor,
+    scale: Tensor,
+    importance: Tensor | None = None,  # float32 [groups, k]
+) -> None:
+    given = "GIVEN" if tensor_scale is not None else "NONE"
+    _launch(problem, config, given, x, tensor_scale, codebook, codes, scale, importance)
+
+
+def launch_deriving(
+    problem: Problem,
+    config: Config,
+    x: Tensor,
+    tensor_scale: Tensor,  # float32 [groups, n]: written
+    codebook: Tensor | None,
+    codes: Tensor,
+    scale: Tensor,
+) -> None:
+    """Like `launch`, and chooses each row's tensor scale too: one kernel for activations."""
+    kind = TENSOR_SCALES[problem.w_kind.format.tensor_scale]
+    _launch(problem, _of_rows(problem, config), kind, x, tensor_scale, codebook, codes, scale)
+
+
+def _of_rows(problem: Problem, config: Config) -> Config:
+    """A thread block has one row: its lanes take less of it, so that more of them have work."""
+    return replace(config, values=_least_values(problem))
+
+
+def _launch(
+    problem: Problem,
+    config: Config,
+    tensor_scales: str,
+    x: Tensor,
+    tensor_scale: Tensor | None,
+    codebook: Tensor | None,
+    codes: Tensor,
+    scale: Tensor,
+    importance: Tensor | None = None,
+) -> None:
+    format, layout = problem.w_kind
+    groups, n, k = x.shape
+    x = aligned(x)
+    table = None if codebook is None else aligned(codebook, 4)
+    derived = tensor_scales not in ("NONE", "GIVEN")
+    if tensor_scale is not None and not derived:  # else it is written
+        tensor_scale = aligned_numbers(tensor_scale)
+    weights = None if importance is None else aligned(importance.contiguous())
+    blocks, units = k // format.block, k // config.values
+    if layout.scales == "blocked":
+        if n % 128 or blocks % 4:
+            scale.zero_()  # padding
+        scales = blocked_matrices(scale, blocks)
+    else:
+        scales = matrices(scale)
+    arguments = Arguments(
+        matrices(x),
+        matrices(tensor_scale),
+        None if table is None else table.data_ptr(),
+        Matrices() if weights is None else Matrices(weights.data_ptr(), 4 * k, 0),
+        matrices(codes),
+        scales,
+        rows_of(groups, n, units),
+        config.repeat * config.threads,
+    )
+    every = groups * n * units
+    grid = groups * n if derived else blocks_for(every, config.repeat, config.threads)
+    kernel = function(_build(problem, tensor_scales, config), x.device)
+    stream, overlap = current_stream(x.device), can_overlap(problem.target)
+    kernel.launch((grid, 1, 1), config.threads, 0, stream, arguments, overlap)
+
+
+@lru_cache(maxsize=1024)
+def _build(problem: Problem, tensor_scales: str, config: Config) -> Build:
+    format, layout = problem.w_kind
+    defines: dict[str, str | int] = {
+        "BS_FORMAT": cuda_format(format),
+        "BS_SEARCH": cuda_search(problem.rule),
+        "BS_CARRY_FROM": carry_mantissa(format, problem.rule),
+        "BS_TENSOR_SCALE": tensor_scales,
+        "BS_NUMBERS": NUMBERS[problem.x],
+        "BS_PACKING": PACKINGS[layout.codes],
+        "BS_BLOCKED": int(layout.scales == "blocked"),
+        "BS_WEIGHTED": int(problem.weighted),
+        "BS_VALUES": config.values,
+        "BS_THREADS": config.threads,
+    }
+    return Build("quantize.cu", "quantize", tuple(defines.items()))
+
+
+def builds(problem: Problem) -> list[Build]:
+    """With a given tensor scale; and with a derived one, where x is quantised on the fly."""
+    format, config = problem.w_kind.format, configs(problem)[0]
+    if not format.has_tensor_scale:
+        return [_build(problem, "NONE", config)]
+    found = [_build(problem, "GIVEN", config)]
+    if problem.rule == "absmax":
+        found.append(_build(problem, TENSOR_SCALES[format.tensor_scale], _of_rows(problem, config)))
+    return found
+
+
+def every_build(target: str) -> list[Build]:
+    """Each format; on Hopper each rule of it too."""
+    found = []
+    for format in CATALOGUE.values():
+        rules = [(rule, False) for rule in rules_of(format)]
+        if "mse" in rules_of(format):
+            rules.append(("mse", True))
+        for rule, is_weighted in rules if target == "sm_90a" else rules[:1]:
+            problem = Problem(
+                verb="quantize",
+                m=1,
+                n=0,
+                k=max(format.block, 32),
+                rule=rule,
+                weighted=is_weighted,
+                x="bfloat16",
+                w=str(Kind(format, canonical(format))),
+                out="uint8",
+                target=target,
+            )
+            found += builds(problem)
+    return list(dict.fromkeys(found))  # some rules say the same
