@@ -7,14 +7,19 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# As many workers as cores; one that runs out of tests takes some of the other's.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 # Tests of what defines bits, whose coverage counts. Tracing the others takes half as long again.
-DEFINING := $(addprefix tests/,formats numerics layouts tensor ops)
+DEFINING := $(addprefix tests/,formats numerics layouts tensor)
+# Which kernel, and which config of it, is chosen for a problem. Nothing is compiled or run.
+CHOICES := $(wildcard tests/kernels/test_*choices.py tests/kernels/test_*cost.py)
 
-.PHONY: help venv demo bench test fuzz sanitize sanitize-gpu lint format types contracts clean
+.PHONY: help venv demo bench test quick checks fuzz sanitize sanitize-gpu lint format types contracts clean
 
 help:
 	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
-	@echo "make test    lint, types, import contracts, tests"
+	@echo "make test    lint, types, import contracts, tests (T=tests/nn: those tests alone)"
+	@echo "make quick   lint, types, import contracts, tests of definitions and choices: a minute"
 	@echo "make bench   time the products beside other libraries' (OPTIONS='--shapes all')"
 	@echo "make fuzz    damaged files for every reader, for ten minutes (OPTIONS='--minutes 60')"
 	@echo "make sanitize   all of the native code's tests under the address and UB sanitizers"
@@ -27,9 +32,10 @@ $(STAMP): pyproject.toml Makefile $(wildcard csrc/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)" numpy)
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
-	$(BIN)/python -m pip install --quiet --editable ".[peers]" || \
-	  echo "peers not installed: comparisons with other libraries will be skipped, by name"
+	@# One call where it can be: a second would compile the native code again.
+	$(BIN)/python -m pip install --quiet --editable ".[test,peers]" || { \
+	  echo "peers not installed: comparisons with other libraries will be skipped, by name"; \
+	  $(BIN)/python -m pip install --quiet --editable ".[test]"; }
 	touch $@
 
 demo: venv
@@ -58,10 +64,20 @@ types: venv
 contracts: venv
 	$(BIN)/lint-imports
 
-test: lint types contracts
-	$(BIN)/python -m pytest -n auto --dist worksteal $(DEFINING) --cov --cov-report=term
-	$(BIN)/python -m pytest -n auto --dist worksteal $(DEFINING:%=--ignore=%)
+checks: lint types contracts
+
+ifdef T
+test: venv
+	$(PYTEST) $(T)
+else
+test: checks
+	$(PYTEST) $(DEFINING) --cov --cov-report=term
+	$(PYTEST) $(DEFINING:%=--ignore=%)
 	tools/sanitize.sh --quick $(BIN)/python
+endif
+
+quick: checks
+	$(PYTEST) tests/formats tests/numerics tests/layouts $(CHOICES)
 
 # OPTIONS="--minutes 60 --seed 7 --reader bitsandbytes"
 fuzz: venv

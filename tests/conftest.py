@@ -33,9 +33,11 @@ def pytest_generate_tests(metafunc):
 # Whoever runs the tests may have tuned this machine: kernels are chosen by rule all the same.
 os.environ["BLOCKSCALE_TUNED"] = "0"
 
-# Workers share the machine: each with all of its threads would keep the others waiting.
+# Workers share the machine: each with all of its threads would keep the others waiting. The same
+# holds for the processes that tests start, which read the variable.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 torch.set_num_threads(max(1, torch.get_num_threads() // _workers))
+os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import hanging
+
 pytest.importorskip("importlinter")
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +31,7 @@ def lint(directory):
         env={"PYTHONPATH": str(directory / "src"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=hanging.SECONDS,
     )
 
 

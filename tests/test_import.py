@@ -3,11 +3,14 @@
 import subprocess
 import sys
 
+import hanging
+
 
 def run(code):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
-    ).stdout
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, timeout=hanging.SECONDS,
+    ).stdout  # fmt: skip
 
 
 def test_nothing_heavy_is_imported_and_no_cuda_initialised():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import hanging
 from checkpoint.models import llama, write_model
 
 TESTS = Path(__file__).parent
@@ -23,7 +24,7 @@ def kills_of(script, *arguments):
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=hanging.SECONDS,
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return int(result.stdout)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import blockscale as bs
+import hanging
 from blockscale import cli
 from blockscale.checkpoint import Settings, plan_conversion, run_plan
 
@@ -195,7 +196,7 @@ def test_a_fresh_process_computes_the_same(tmp_path):
             model.save_pretrained(target)
             expected[str(target)] = logits(model)
     arguments = [sys.executable, "-c", FRESH, tmp_path / "found", *expected]
-    result = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=hanging.SECONDS)
     assert result.returncode == 0, result.stderr
     found = load_file(tmp_path / "found")
     assert found.keys() == expected.keys()

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import blockscale as bs
+import hanging
 import ways
 
 pytestmark = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
-SECONDS = 60  # before something counts as hanging
 
 
 TASKS = Path("/proc/self/task")
@@ -44,14 +44,14 @@ def test_threads_that_call_at_once_get_the_results_of_one(threads):
     start = threading.Barrier(6)
 
     def work(seed):
-        start.wait(SECONDS)
+        start.wait(hanging.SECONDS)
         order = torch.randperm(len(cases) * 4, generator=torch.Generator().manual_seed(seed))
         return all(
             torch.equal(bs.linear(*cases[i]), expected[i]) for i in (order % len(cases)).tolist()
         )
 
     with ThreadPoolExecutor(6) as pool:
-        assert all(pool.map(work, range(6), timeout=SECONDS))
+        assert all(pool.map(work, range(6), timeout=hanging.SECONDS))
 
 
 def test_quantize_and_multiply_at_once(threads):
@@ -63,7 +63,7 @@ def test_quantize_and_multiply_at_once(threads):
         return torch.equal(bs.matmul(x, bs.quantize(values, bs.NVFP4).prepare()), expected)
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(24), timeout=SECONDS))
+        assert all(pool.map(work, range(24), timeout=hanging.SECONDS))
 
 
 def test_the_pool_grows_and_is_reused(threads):
@@ -107,7 +107,7 @@ def true_in_a_fork(work):
             status = 0 if work() else 1
         finally:
             os._exit(status)
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + hanging.SECONDS
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -115,7 +115,7 @@ def true_in_a_fork(work):
         time.sleep(0.01)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    pytest.fail(f"the child hung for {SECONDS} s")
+    pytest.fail(f"the child hung for {hanging.SECONDS} s")
 
 
 def test_a_child_of_fork_computes(threads):
@@ -165,7 +165,7 @@ def test_fork_while_other_threads_multiply(threads):
     finally:
         done.set()
         for thread in busy:
-            thread.join(SECONDS)
+            thread.join(hanging.SECONDS)
 
 
 def test_workers_of_multiprocessing(threads):
@@ -173,7 +173,7 @@ def test_workers_of_multiprocessing(threads):
     x, w, bias = problems()[1]
     expected = bs.linear(x, w, bias)
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        found = pool.map_async(row_sums, range(4)).get(SECONDS)
+        found = pool.map_async(row_sums, range(4)).get(hanging.SECONDS)
     assert found == [row_sums(i) for i in range(4)]
     assert torch.equal(bs.linear(x, w, bias), expected)
 

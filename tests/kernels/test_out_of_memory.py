@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import hanging
 import ways
 
 HERE = Path(__file__).parent
@@ -53,7 +54,7 @@ print("large", torch.equal(bs.matmul(large, w), expected_large))
 def run(*command, **environment):
     return subprocess.run(
         [sys.executable, *command], env={**os.environ, "PYTHONPATH": str(TESTS), **environment},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=hanging.SECONDS, check=False,
     )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import hanging
+
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
-SECONDS = 300  # before something counts as hanging
 CASES = ("callers", "nested", "failing", "refused", "forks")
 WATCHED = {
     "threads": ["-fsanitize=thread"],
@@ -36,7 +37,11 @@ def program(request, tmp_path_factory):
 
 def run(*command):
     return subprocess.run(
-        command, env={**os.environ, **OPTIONS}, capture_output=True, text=True, timeout=SECONDS
+        command,
+        env={**os.environ, **OPTIONS},
+        capture_output=True,
+        text=True,
+        timeout=hanging.SECONDS,
     )
 
 

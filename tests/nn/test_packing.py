@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import blockscale as bs
+import hanging
 from blockscale.nn import handover, packed
 from blockscale.tensor import QTensor
-
-SECONDS = 60  # before something counts as hanging
 
 
 def layer_of():
@@ -84,7 +83,7 @@ def test_threads_that_come_at_once_pack_once(blocked, monkeypatch):
 
     monkeypatch.setattr(QTensor, "prepare", prepare)
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: layer(x), range(4), timeout=SECONDS))
+        results = list(pool.map(lambda _: layer(x), range(4), timeout=hanging.SECONDS))
     assert len(packs) == 1
     assert all(result.equal(results[0]) for result in results)
 
@@ -105,7 +104,7 @@ def test_a_weight_is_seen_as_a_whole_while_another_thread_packs_it(blocked):
         for layer in layers:
             layer(x)
         done.set()
-        assert looking.result(SECONDS)
+        assert looking.result(hanging.SECONDS)
 
 
 class Stream:

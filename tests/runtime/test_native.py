@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import hanging
 import ways
 
 PROGRAM = """
@@ -35,7 +36,7 @@ def run(**environment):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("BLOCKSCALE_")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=kept | {"COLUMNS": "400"} | environment,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=hanging.SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
