@@ -63,5 +63,5 @@ def test_what_is_no_activation():
         parse_activation("relu")
     with pytest.raises(ValueError, match="a finite alpha and a positive limit, got nan and 7"):
         swiglu_oai(math.nan)
-    with pytest.raises(ValueError, match="got 1.702 and 0"):
+    with pytest.raises(ValueError, match=r"got 1\.702 and 0"):
         swiglu_oai(limit=0)
