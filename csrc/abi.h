@@ -35,7 +35,7 @@ struct Format {
   uint32_t scale_low, scale_plain, scale_shift, scale_add;
 };
 
-// A batch of weights [groups, n, k] in the lanes layout (lanes.h).
+// A batch of weights [groups, n, k] in the cpu_tiles layout (cpu_tiles.h).
 struct Weight {
   const uint8_t* codes;
   const uint8_t* scales;
@@ -75,8 +75,8 @@ struct SmallFloat {
   int32_t carries;   // 0: rounding stays inside a binade
 };
 
-// Where codes sit: row after row as a bit stream or as bit planes, or in tiles of rows (lanes.h).
-enum CodeLayout : int32_t { BIT_STREAM = 0, BIT_PLANES = 1, LANE_TILES = 2 };
+// Where codes sit: row after row as a bit stream or as bit planes, or in tiles of rows (cpu_tiles.h).
+enum CodeLayout : int32_t { BIT_STREAM = 0, BIT_PLANES = 1, CPU_TILES = 2 };
 
 // Scales that are weighed by the squared error of their block.
 enum Search : int32_t { NO_SEARCH = 0, NEIGHBOURS = 1, FOUR_OVER_SIX = 2 };
@@ -121,9 +121,9 @@ struct Quantize {
 // Codes and scales -> out, bit for bit as blockscale/numerics/dequantize.py defines it.
 struct Dequantize {
   Format format;
-  int32_t code_layout;        // of codes; scales are in rows, or in tiles too for LANE_TILES
+  int32_t code_layout;        // of codes; scales are in rows, or in tiles too for CPU_TILES
   int64_t groups, n, k;
-  Matrices codes, scales;     // bytes; for LANE_TILES, a row is a tile
+  Matrices codes, scales;     // bytes; for CPU_TILES, a row is a tile
   const float* tensor_scale;  // [groups, n], or null
   Matrices out;
   int32_t out_dtype;
@@ -131,7 +131,7 @@ struct Dequantize {
   int32_t threads;
 };
 
-// Codes and scales in rows -> tiles of the lanes layout.
+// Codes and scales in rows -> tiles of the cpu_tiles layout.
 struct Repack {
   int32_t bits, block, scale_bytes;
   int32_t code_layout;     // of codes: BIT_STREAM or BIT_PLANES

@@ -1,5 +1,5 @@
 // Many rows of bfloat16 x: weights are decoded to bfloat16 tiles and multiplied by AMX, which adds
-// in float32. A tile of the lanes layout, decoded pair after pair, is just what AMX wants as its
+// in float32. A tile of the cpu_tiles layout, decoded pair after pair, is just what AMX wants as its
 // second operand: sixteen columns to a row, two k to a lane.
 //
 // Work goes by panels of 32 columns and slabs of k. Where x has at most 32 rows, their sums stay in
@@ -15,7 +15,7 @@ namespace blockscale::ISA_NAMESPACE {
 
 constexpr int TILE_BYTES = 1024;  // 16 rows of 64 bytes
 constexpr int PANEL_TILES = 2;    // 32 columns
-constexpr int PANEL_COLUMNS = PANEL_TILES * lanes::ROWS;
+constexpr int PANEL_COLUMNS = PANEL_TILES * cpu_tiles::ROWS;
 constexpr int BLOCK_ROWS = 32;    // of x
 constexpr int FEW_CHUNKS = 4, MANY_CHUNKS = 64;
 
@@ -115,9 +115,9 @@ bool decode_tile_by_exponents(const Decoder decode, const TileOf& at, int which,
   constexpr int BITS = Decoder::BITS;
   const Format format = at.format(which);
   const PairDecoder<Decoder> pairs(format);
-  const int64_t start = first * lanes::CHUNK;
+  const int64_t start = first * cpu_tiles::CHUNK;
   const uint8_t* codes = at.codes(which) + first * BITS * 64;
-  ChunkScales scales(format, at.scales(which) + start / format.block * lanes::ROWS, at.call.k - start);
+  ChunkScales scales(format, at.scales(which) + start / format.block * cpu_tiles::ROWS, at.call.k - start);
   bool safe = true;
   for (int64_t c = 0; c < chunks; ++c, codes += 64 * BITS) {
     const Chunk<BITS> chunk(codes);
@@ -151,9 +151,9 @@ bool decode_slab(const Decoder& decode, const AmxFacts& facts, const Matmul& cal
   bool safe = true;
   for (int t = 0; t < PANEL_TILES && safe; ++t) {
     const SlabTile to{slab + t * TILE_BYTES};
-    if (tile + t >= lanes::tiles(call.n)) {
+    if (tile + t >= cpu_tiles::tiles(call.n)) {
       for (int64_t c = 0; c < chunks; ++c)
-        for (int pair = 0; pair < lanes::PAIRS; ++pair) to.put(c, pair, u32x16{});
+        for (int pair = 0; pair < cpu_tiles::PAIRS; ++pair) to.put(c, pair, u32x16{});
       continue;
     }
     const TileOf at(call, group, tile + t);
@@ -217,7 +217,7 @@ int64_t amx_slab_bytes(const Format& format) {
 bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t tile,
                     const AmxFacts& facts, const AmxScratch& scratch) {
   const int64_t begin = call.row_begin[group], rows = call.row_begin[group + 1] - begin;
-  const int64_t chunks = lanes::chunks(call.k);
+  const int64_t chunks = cpu_tiles::chunks(call.k);
   const int64_t blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
   const bool once = blocks == 1;
   const int64_t depth = slab_chunks(call.format, once ? FEW_CHUNKS : MANY_CHUNKS);
@@ -245,8 +245,8 @@ bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t
     });
   _tile_release();
   if (!safe) return false;
-  for (int t = 0; t < PANEL_TILES && tile + t < lanes::tiles(call.n); ++t) {
-    const float* gate = scratch.sums + t * lanes::ROWS;
+  for (int t = 0; t < PANEL_TILES && tile + t < cpu_tiles::tiles(call.n); ++t) {
+    const float* gate = scratch.sums + t * cpu_tiles::ROWS;
     TileOf(call, group, tile + t)
         .finish(begin, begin + rows, rows, gate, weights == 2 ? gate + sums_of_weight : nullptr,
                 PANEL_COLUMNS);

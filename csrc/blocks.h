@@ -12,7 +12,7 @@ constexpr int BLOCK_TILES = 2;  // side by side: each number of x is loaded once
 #else
 constexpr int BLOCK_TILES = 1;
 #endif
-constexpr int BLOCK_COLUMNS = BLOCK_TILES * lanes::ROWS;
+constexpr int BLOCK_COLUMNS = BLOCK_TILES * cpu_tiles::ROWS;
 constexpr int SLAB_CHUNKS = 4;
 
 int64_t block_tiles() { return BLOCK_TILES; }
@@ -22,15 +22,15 @@ template <class Decoder>
 void decode_block(const Decoder decode, const Matmul& call, int which, int64_t group, int64_t tile,
                   int64_t first, int64_t chunks, float* slab) {
   for (int t = 0; t < BLOCK_TILES; ++t) {
-    float* to = slab + t * lanes::ROWS;
-    if (tile + t >= lanes::tiles(call.n)) {
-      for (int64_t k = 0; k < chunks * lanes::CHUNK; ++k) store(to + k * BLOCK_COLUMNS, f32x16{});
+    float* to = slab + t * cpu_tiles::ROWS;
+    if (tile + t >= cpu_tiles::tiles(call.n)) {
+      for (int64_t k = 0; k < chunks * cpu_tiles::CHUNK; ++k) store(to + k * BLOCK_COLUMNS, f32x16{});
       continue;
     }
     for_each_pair(
         decode, TileOf(call, group, tile + t), which, first, chunks,
         [&](int64_t chunk, int pair, f32x16 even, f32x16 odd) {
-          float* at = to + (chunk * lanes::CHUNK + 2 * pair) * BLOCK_COLUMNS;
+          float* at = to + (chunk * cpu_tiles::CHUNK + 2 * pair) * BLOCK_COLUMNS;
           store(at, even);
           store(at + BLOCK_COLUMNS, odd);
         },
@@ -44,10 +44,10 @@ void multiply_block(const float* x, const float* slab, int64_t depth, float* sum
   f32x16 sum[M][BLOCK_TILES];
   for (int m = 0; m < M; ++m)
     for (int t = 0; t < BLOCK_TILES; ++t)
-      sum[m][t] = load<f32x16>(sums + m * BLOCK_COLUMNS + t * lanes::ROWS);
+      sum[m][t] = load<f32x16>(sums + m * BLOCK_COLUMNS + t * cpu_tiles::ROWS);
   for (int64_t k = 0; k < depth; ++k, slab += BLOCK_COLUMNS, x += M) {
     f32x16 weight[BLOCK_TILES];
-    for (int t = 0; t < BLOCK_TILES; ++t) weight[t] = load<f32x16>(slab + t * lanes::ROWS);
+    for (int t = 0; t < BLOCK_TILES; ++t) weight[t] = load<f32x16>(slab + t * cpu_tiles::ROWS);
     for (int m = 0; m < M; ++m) {
       const f32x16 value = splat(x[m]);
       for (int t = 0; t < BLOCK_TILES; ++t) sum[m][t] += value * weight[t];
@@ -55,24 +55,24 @@ void multiply_block(const float* x, const float* slab, int64_t depth, float* sum
   }
   for (int m = 0; m < M; ++m)
     for (int t = 0; t < BLOCK_TILES; ++t)
-      store(sums + m * BLOCK_COLUMNS + t * lanes::ROWS, sum[m][t]);
+      store(sums + m * BLOCK_COLUMNS + t * cpu_tiles::ROWS, sum[m][t]);
 }
 
 // How much scratch multiply_rows needs for the largest group, in floats.
 int64_t block_scratch(const Matmul& call, int64_t rows) {
-  return slab_chunks(call.format, SLAB_CHUNKS) * lanes::CHUNK * BLOCK_COLUMNS +
+  return slab_chunks(call.format, SLAB_CHUNKS) * cpu_tiles::CHUNK * BLOCK_COLUMNS +
          2 * padded_rows(rows, MOST_ROWS) * BLOCK_COLUMNS;
 }
 
 // BLOCK_TILES tiles of one group, for every row of it. x: the group's rows, arranged as in passes.h.
 void multiply_rows(const Matmul& call, const float* x, int64_t group, int64_t tile,
                    float* scratch) {
-  const int64_t chunks = lanes::chunks(call.k), depth = slab_chunks(call.format, SLAB_CHUNKS);
+  const int64_t chunks = cpu_tiles::chunks(call.k), depth = slab_chunks(call.format, SLAB_CHUNKS);
   const int64_t begin = call.row_begin[group], rows = call.row_begin[group + 1] - begin;
   const int64_t padded = padded_rows(rows, MOST_ROWS);
   const int weights = call.activation == NONE ? 1 : 2;
   float* const slab = scratch;
-  float* const sums = scratch + depth * lanes::CHUNK * BLOCK_COLUMNS;
+  float* const sums = scratch + depth * cpu_tiles::CHUNK * BLOCK_COLUMNS;
   std::memset(sums, 0, size_t(weights * padded * BLOCK_COLUMNS) * sizeof(float));
   for (int w = 0; w < weights; ++w)
     with_decoder(TileOf(call, group, tile).format(w), [&](const auto& decode) {
@@ -82,16 +82,16 @@ void multiply_rows(const Matmul& call, const float* x, int64_t group, int64_t ti
         for (int64_t row = 0; row < rows;) {
           const int taken = pass_rows(rows - row, MOST_ROWS);
           with_rows(taken, [&](auto m) {
-            const float* at = x + (row * chunks + first * taken) * lanes::CHUNK;
-            multiply_block<decltype(m)::value>(at, slab, count * lanes::CHUNK,
+            const float* at = x + (row * chunks + first * taken) * cpu_tiles::CHUNK;
+            multiply_block<decltype(m)::value>(at, slab, count * cpu_tiles::CHUNK,
                                                sums + (w * padded + row) * BLOCK_COLUMNS);
           });
           row += taken;
         }
       }
     });
-  for (int t = 0; t < BLOCK_TILES && tile + t < lanes::tiles(call.n); ++t) {
-    const float* gate = sums + t * lanes::ROWS;
+  for (int t = 0; t < BLOCK_TILES && tile + t < cpu_tiles::tiles(call.n); ++t) {
+    const float* gate = sums + t * cpu_tiles::ROWS;
     TileOf(call, group, tile + t)
         .finish(begin, begin + rows, rows, gate,
                 weights == 2 ? gate + padded * BLOCK_COLUMNS : nullptr, BLOCK_COLUMNS);

@@ -5,7 +5,7 @@
 // code of the word does, and the quick and the careful way agree where it is true.
 #pragma once
 #include "abi.h"
-#include "lanes.h"
+#include "cpu_tiles.h"
 #include "vec.h"
 
 namespace blockscale::ISA_NAMESPACE {
@@ -94,7 +94,7 @@ ALWAYS_INLINE f32x16 scale_vector(const Format& format, const uint8_t* at) {
 // The codes of one chunk of a tile, in the order of k.
 template <int BITS>
 struct Chunk {
-  static constexpr int IN_WORD = lanes::codes_per_half(BITS);  // pairs
+  static constexpr int IN_WORD = cpu_tiles::codes_per_half(BITS);  // pairs
   u32x16 words[BITS];
 
   explicit Chunk(const uint8_t* codes) {
@@ -134,16 +134,16 @@ struct Chunk {
   // even column at bit 0 of a lane, that of the odd one at bit 16.
   template <class Visit>
   ALWAYS_INLINE void in_spare_bits(Visit visit) const {
-    spare_from<lanes::direct_pairs(BITS)>(visit);
+    spare_from<cpu_tiles::direct_pairs(BITS)>(visit);
   }
 
  private:
   template <int PAIR, class Visit>
   ALWAYS_INLINE void spare_from(Visit visit) const {
-    if constexpr (PAIR < lanes::PAIRS) {
+    if constexpr (PAIR < cpu_tiles::PAIRS) {
       u32x16 bits{};
-      for (int i = 0; i < lanes::piece_count(BITS, PAIR); ++i) {
-        const lanes::Piece p = lanes::piece(BITS, PAIR, i);
+      for (int i = 0; i < cpu_tiles::piece_count(BITS, PAIR); ++i) {
+        const cpu_tiles::Piece p = cpu_tiles::piece(BITS, PAIR, i);
         const uint32_t mask = ((1u << p.width) - 1u) * 0x00010001u;
         bits |= ((words[p.word] >> uint32_t(p.shift)) & mask) << uint32_t(p.to);
       }
@@ -177,7 +177,7 @@ class ChunkScales {
     if (blocks_-- <= 0) return f32x16{};  // the padding of a chunk that k does not fill
     const f32x16 scale = scale_vector(format_, at_);
     prefetch_scales(at_);
-    at_ += lanes::ROWS * format_.scale_bytes;
+    at_ += cpu_tiles::ROWS * format_.scale_bytes;
     return scale;
   }
 

@@ -1,6 +1,6 @@
 // Dequantisation: two float32 products in a fixed order and one rounding to the output's dtype, as
 // blockscale/numerics/dequantize.py defines it. Rows are decoded a segment at a time; tiles of the
-// lanes layout a chunk at a time, sixteen rows together.
+// cpu_tiles layout a chunk at a time, sixteen rows together.
 #pragma once
 #include "decode.h"
 #include "exact.h"
@@ -63,32 +63,32 @@ void dequantize_row(const Dequantize& call, const Decoder& decode, int64_t group
 template <class Decoder>
 void dequantize_tile(const Dequantize& call, const Decoder& decode, int64_t group, int64_t tile) {
   const Format& format = call.format;
-  const int64_t first = tile * lanes::ROWS;
-  const int rows = int(call.n - first < lanes::ROWS ? call.n - first : lanes::ROWS);
+  const int64_t first = tile * cpu_tiles::ROWS;
+  const int rows = int(call.n - first < cpu_tiles::ROWS ? call.n - first : cpu_tiles::ROWS);
   const auto* codes = static_cast<const uint8_t*>(call.codes.data) +
                       group * call.codes.group_stride + tile * call.codes.row_stride;
   const auto* scales = static_cast<const uint8_t*>(call.scales.data) +
                        group * call.scales.group_stride + tile * call.scales.row_stride;
-  float tensor_scale[lanes::ROWS] = {};
+  float tensor_scale[cpu_tiles::ROWS] = {};
   for (int r = 0; r < rows; ++r) tensor_scale[r] = tensor_scale_of(call, group, first + r);
   const auto by_row = load<f32x16>(tensor_scale);
-  float column[lanes::CHUNK][lanes::ROWS], line[lanes::CHUNK];
-  const int width = format.block < lanes::CHUNK ? format.block : lanes::CHUNK;  // under one scale
-  for (int64_t start = 0; start < call.k; start += lanes::CHUNK, codes += 64 * Decoder::BITS) {
+  float column[cpu_tiles::CHUNK][cpu_tiles::ROWS], line[cpu_tiles::CHUNK];
+  const int width = format.block < cpu_tiles::CHUNK ? format.block : cpu_tiles::CHUNK;  // under one scale
+  for (int64_t start = 0; start < call.k; start += cpu_tiles::CHUNK, codes += 64 * Decoder::BITS) {
     const Chunk<Decoder::BITS> chunk(codes);
     chunk.for_each(decode, [&](int pair, f32x16 even, f32x16 odd) {
       store(column[2 * pair], even);
       store(column[2 * pair + 1], odd);
     });
-    const int64_t left = call.k - start, count = left < lanes::CHUNK ? left : lanes::CHUNK;
+    const int64_t left = call.k - start, count = left < cpu_tiles::CHUNK ? left : cpu_tiles::CHUNK;
     for (int64_t i = 0; i < count; i += width) {
       const int64_t block = (start + i) / format.block;
-      const f32x16 scale = scale_vector(format, scales + block * lanes::ROWS * format.scale_bytes);
+      const f32x16 scale = scale_vector(format, scales + block * cpu_tiles::ROWS * format.scale_bytes);
       for (int64_t c = i; c < i + width; ++c)
         store(column[c], load<f32x16>(column[c]) * scale * by_row);
     }
     for (int r = 0; r < rows; ++r) {
-      for (int i = 0; i < lanes::CHUNK; ++i) line[i] = column[i][r];
+      for (int i = 0; i < cpu_tiles::CHUNK; ++i) line[i] = column[i][r];
       write_numbers(line, call.out_dtype, count, output_at(call, group, first + r, start));
     }
   }

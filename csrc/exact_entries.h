@@ -16,9 +16,9 @@ void quantize(const Quantize& call, int64_t begin, int64_t end) {
 }
 
 void dequantize(const Dequantize& call, int64_t begin, int64_t end) {
-  const int64_t rows = call.code_layout == LANE_TILES ? lanes::tiles(call.n) : call.n;
+  const int64_t rows = call.code_layout == CPU_TILES ? cpu_tiles::tiles(call.n) : call.n;
   with_every_decoder(call.format, [&](auto decode) {
-    if (call.code_layout == LANE_TILES) {
+    if (call.code_layout == CPU_TILES) {
       for (int64_t i = begin; i < end; ++i) dequantize_tile(call, decode, i / rows, i % rows);
       return;
     }
@@ -30,7 +30,7 @@ void dequantize(const Dequantize& call, int64_t begin, int64_t end) {
 }
 
 void repack(const Repack& call, int64_t begin, int64_t end) {
-  const int64_t tiles = lanes::tiles(call.n);
+  const int64_t tiles = cpu_tiles::tiles(call.n);
   const auto each = [&](auto bits) {
     for (int64_t i = begin; i < end; ++i)
       repack_tile<decltype(bits)::value>(call, i / tiles, i % tiles);

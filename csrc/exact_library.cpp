@@ -1,7 +1,7 @@
 // The exported functions whose every bit is defined. Each takes one struct of abi.h and returns 0, or how many
 // bytes of memory could not be had.
 #include "exact.h"
-#include "lanes.h"
+#include "cpu_tiles.h"
 #include "memory.h"
 #include "threads.h"
 
@@ -49,14 +49,14 @@ EXPORT int64_t bs_quantize(const Quantize* call) {
 }
 
 EXPORT int64_t bs_dequantize(const Dequantize* call) {
-  const bool tiled = call->code_layout == LANE_TILES;
-  const int64_t rows = tiled ? lanes::tiles(call->n) : call->n;
-  const int64_t units = call->groups * rows, size = call->k * (tiled ? lanes::ROWS : 1);
+  const bool tiled = call->code_layout == CPU_TILES;
+  const int64_t rows = tiled ? cpu_tiles::tiles(call->n) : call->n;
+  const int64_t units = call->groups * rows, size = call->k * (tiled ? cpu_tiles::ROWS : 1);
   return bytes_refused([&] { share_out(*call, PICK(dequantize, call->isa), units, size); });
 }
 
 EXPORT int64_t bs_repack(const Repack* call) {
-  const int64_t units = call->groups * lanes::tiles(call->n), size = call->k * lanes::ROWS;
+  const int64_t units = call->groups * cpu_tiles::tiles(call->n), size = call->k * cpu_tiles::ROWS;
   return bytes_refused([&] { share_out(*call, PICK(repack, call->isa), units, size); });
 }
 

@@ -54,7 +54,7 @@ ALWAYS_INLINE i32x16 dot4(const i32x16& sums, const u32x16& weights, uint32_t x)
 template <int BITS, int M, int SEGMENT>
 void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t* codes,
                const uint8_t* scales, Int8Rows x, int64_t k, float* totals) {
-  constexpr int WORDS = BITS * SEGMENT / lanes::CHUNK, STEPS = 8 / BITS;
+  constexpr int WORDS = BITS * SEGMENT / cpu_tiles::CHUNK, STEPS = 8 / BITS;
 #if defined(__AVX512VNNI__)
   const ByteTable table(integers.raised);
 #else
@@ -64,7 +64,7 @@ void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t
   f32x16 total[M];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) total[m] = f32x16{};
-  for (int64_t block = 0; block < blocks; ++block, scales += lanes::ROWS * format.scale_bytes) {
+  for (int64_t block = 0; block < blocks; ++block, scales += cpu_tiles::ROWS * format.scale_bytes) {
     const f32x16 scale = scale_vector(format, scales);
     prefetch_scales(scales);
     for (int64_t s = 0; s < segments; ++s, x.starts += M, x.scales += M) {
@@ -85,7 +85,7 @@ void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t
     }
   }
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) store(totals + m * lanes::ROWS, total[m] * integers.unit);
+  for (int m = 0; m < M; ++m) store(totals + m * cpu_tiles::ROWS, total[m] * integers.unit);
 }
 
 // One tile of one group, for every row of it.
@@ -95,7 +95,7 @@ void int8_group(const Matmul& call, const IntegerTable* tables, const Int8Rows& 
   const TileOf at(call, group, tile);
   const bool gated = call.activation != NONE;
   const int64_t begin = call.row_begin[group], end = call.row_begin[group + 1];
-  float totals[2][MOST_ROWS * lanes::ROWS];
+  float totals[2][MOST_ROWS * cpu_tiles::ROWS];
   for (int64_t row = begin; row < end;) {
     const int rows = pass_rows(end - row, MOST_ROWS);
     const Int8Rows pass = rows_from(x, row - begin, call.k, SEGMENT);

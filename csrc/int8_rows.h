@@ -4,7 +4,7 @@
 // defines them: a block's scale is its amax, and a number becomes one of 255 values i / 127.
 #pragma once
 #include "exact.h"
-#include "lanes.h"
+#include "cpu_tiles.h"
 #include "rows.h"
 #include "segments.h"
 

@@ -17,7 +17,7 @@
 namespace blockscale::ISA_NAMESPACE {
 
 constexpr int SLAB_COLUMNS = 512;
-constexpr int TILE_SUMS = TILE_PASS * lanes::ROWS;  // integers of a segment
+constexpr int TILE_SUMS = TILE_PASS * cpu_tiles::ROWS;  // integers of a segment
 
 // Tiles 0 and 1 are sums, 2 and 4 rows of x, 3 and 5 weights.
 struct alignas(64) Int8TileConfig {
@@ -39,13 +39,13 @@ ALWAYS_INLINE void in_memory(const void* read) { asm volatile("" : : "r"(read) :
 // A thread's memory.
 struct Int8Slab {
   alignas(64) uint8_t weights[SLAB_COLUMNS / 4][64];
-  alignas(64) float scales[SLAB_COLUMNS / 16][lanes::ROWS];  // of every segment
+  alignas(64) float scales[SLAB_COLUMNS / 16][cpu_tiles::ROWS];  // of every segment
   alignas(64) int32_t sums[2][2][TILE_SUMS];                 // of two pairs of segments
 };
 
 int64_t int8_scratch(int64_t rows) {
   const int64_t padded = (rows + TILE_PASS - 1) / TILE_PASS * TILE_PASS;
-  return int64_t(sizeof(Int8Slab)) + 2 * padded * lanes::ROWS * int64_t(sizeof(float));
+  return int64_t(sizeof(Int8Slab)) + 2 * padded * cpu_tiles::ROWS * int64_t(sizeof(float));
 }
 
 // The segments of a weight, one after the other: bytes to multiply, and a scale.
@@ -63,10 +63,10 @@ class SegmentReader {
       left_ = format_.block / SEGMENT - 1;
       scale_ = scale_vector(format_, scales_);
       prefetch_scales(scales_);
-      scales_ += lanes::ROWS * format_.scale_bytes;
+      scales_ += cpu_tiles::ROWS * format_.scale_bytes;
     }
     store(scale, scale_);
-    for (int w = 0; w < BITS * SEGMENT / lanes::CHUNK; ++w, codes_ += 64) {
+    for (int w = 0; w < BITS * SEGMENT / cpu_tiles::CHUNK; ++w, codes_ += 64) {
       const u32x16 word = load<u32x16>(codes_);
       prefetch<1>(codes_);
       for (int step = 0; step < 8 / BITS; ++step, weights += 64)
@@ -94,7 +94,7 @@ ALWAYS_INLINE void multiply_pair(const uint8_t* x, const uint8_t* weights, bool 
   if (!second) return;
   _tile_zero(1);
   _tile_loadd(4, x + TILE_PASS * SEGMENT, SEGMENT);
-  _tile_loadd(5, weights + SEGMENT * lanes::ROWS, 64);
+  _tile_loadd(5, weights + SEGMENT * cpu_tiles::ROWS, 64);
   _tile_dpbssd(1, 4, 5);
   _tile_stored(1, sums[1], 64);
 }
@@ -106,7 +106,7 @@ void multiply_slab(Int8Slab& slab, const uint8_t* x, const float* x_scales, int6
                    float* totals) {
   f32x16 total[TILE_PASS];
 #pragma GCC unroll 16
-  for (int m = 0; m < TILE_PASS; ++m) total[m] = load<f32x16>(totals + m * lanes::ROWS);
+  for (int m = 0; m < TILE_PASS; ++m) total[m] = load<f32x16>(totals + m * cpu_tiles::ROWS);
   const auto multiply = [&](int64_t s) {
     multiply_pair<SEGMENT>(x + s * TILE_PASS * SEGMENT, slab.weights[s * SEGMENT / 4], s + 1 < count,
                            slab.sums[s / 2 % 2]);
@@ -118,11 +118,11 @@ void multiply_slab(Int8Slab& slab, const uint8_t* x, const float* x_scales, int6
     const int32_t* sums = slab.sums[s / 2 % 2][s % 2];
 #pragma GCC unroll 16
     for (int m = 0; m < TILE_PASS; ++m)
-      total[m] += to_floats(load<i32x16>(sums + m * lanes::ROWS)) *
+      total[m] += to_floats(load<i32x16>(sums + m * cpu_tiles::ROWS)) *
                   (scale * x_scales[s * TILE_PASS + m]);
   }
 #pragma GCC unroll 16
-  for (int m = 0; m < TILE_PASS; ++m) store(totals + m * lanes::ROWS, total[m]);
+  for (int m = 0; m < TILE_PASS; ++m) store(totals + m * cpu_tiles::ROWS, total[m]);
 }
 
 template <int BITS, int SEGMENT>
@@ -155,7 +155,7 @@ void int8_tiles_of(const Matmul& call, const IntegerTable* tables, const Int8Row
             pass.scales + first * TILE_PASS, count, sums + p * TILE_SUMS);
       }
     }
-    for (int64_t i = 0; i < passes * TILE_SUMS; i += lanes::ROWS)
+    for (int64_t i = 0; i < passes * TILE_SUMS; i += cpu_tiles::ROWS)
       store(sums + i, load<f32x16>(sums + i) * tables[w].unit);
   }
   _tile_release();

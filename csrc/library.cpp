@@ -9,7 +9,7 @@
 #include "exact.h"
 #include "int8_table.h"
 #include "kernels.h"
-#include "lanes.h"
+#include "cpu_tiles.h"
 #include "memory.h"
 #include "passes.h"
 #include "segments.h"
@@ -56,7 +56,7 @@ struct Passes {
 class PassRows {
  public:
   explicit PassRows(const Matmul& call)
-      : depth_(lanes::chunks(call.k) * lanes::CHUNK),
+      : depth_(cpu_tiles::chunks(call.k) * cpu_tiles::CHUNK),
         passes_(call, rows_at_once(call.isa)),
         data_(make_array<float>(passes_.rows * depth_)) {
     parallel_for(int64_t(passes_.all.size()), call.threads,
@@ -136,7 +136,7 @@ struct TiledRows {
   Array<uint16_t> data;
 
   explicit TiledRows(const Matmul& call) {
-    const int64_t chunks = lanes::chunks(call.k);
+    const int64_t chunks = cpu_tiles::chunks(call.k);
     int64_t tiles = 0;
     for (int64_t g = 0; g < call.groups; ++g) {
       first_tile.push_back(tiles);
@@ -179,7 +179,7 @@ bool amx_usable() {
 // has `bytes` and is a thread's own.
 template <class Work>
 void for_each_tile(const Matmul& call, int64_t step, int64_t bytes, Work work) {
-  const int64_t tiles = (lanes::tiles(call.n) + step - 1) / step;
+  const int64_t tiles = (cpu_tiles::tiles(call.n) + step - 1) / step;
   Vector<int64_t> busy;  // experts without rows cost nothing
   for (int64_t g = 0; g < call.groups; ++g)
     if (call.row_begin[g] < call.row_begin[g + 1]) busy.push_back(g);
@@ -259,15 +259,15 @@ AmxFacts amx_facts(const Matmul& call) {
     const float value = format.scale_table[i];
     check = check || value > 0x1p100f || (value > 0 && value < 0x1p-100f);
   }
-  return {scale == 1 && format.block >= lanes::CHUNK, element + scale <= 8, check};
+  return {scale == 1 && format.block >= cpu_tiles::CHUNK, element + scale <= 8, check};
 }
 
 void multiply_by_amx(const Matmul& call) {
   const TiledRows x(call);
-  const int64_t chunks = lanes::chunks(call.k), slab_bytes = amx::amx_slab_bytes(call.format);
+  const int64_t chunks = cpu_tiles::chunks(call.k), slab_bytes = amx::amx_slab_bytes(call.format);
   const int64_t sums = 2 * ((most_rows(call) + 31) / 32) * 32 * 32;
   const AmxFacts facts = amx_facts(call);
-  const int64_t panels = (lanes::tiles(call.n) + 1) / 2, bytes = slab_bytes + sums * int64_t(sizeof(float));
+  const int64_t panels = (cpu_tiles::tiles(call.n) + 1) / 2, bytes = slab_bytes + sums * int64_t(sizeof(float));
   Vector<uint8_t> done(size_t(call.groups * panels), 1);  // 0: panels with unsafe scales
   for_each_tile(call, 2, bytes, [&](int64_t group, int64_t tile, uint8_t* memory) {
     const AmxScratch scratch{memory, reinterpret_cast<float*>(memory + slab_bytes)};
@@ -282,7 +282,7 @@ void multiply_by_amx(const Matmul& call) {
   const PassRows rows(call);
   parallel_for(int64_t(left.size()), call.threads, [&](int64_t i) {
     const int64_t group = left[size_t(i)] / panels, tile = left[size_t(i)] % panels * 2;
-    for (int64_t t = tile; t < tile + 2 && t < lanes::tiles(call.n); ++t)
+    for (int64_t t = tile; t < tile + 2 && t < cpu_tiles::tiles(call.n); ++t)
       avx512::stream(call, rows.of(group), group, t);
   });
 }

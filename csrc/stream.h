@@ -43,7 +43,7 @@ void stream_tile(const Decoder& decode, const Format& format, const uint8_t* cod
   constexpr int BITS = Decoder::BITS, HALF = BITS / 2;
   Sums<M> sums{};
   ChunkScales scales(format, scale_bytes, k);
-  for (int64_t c = 0; c < lanes::chunks(k); ++c, codes += 64 * BITS, x += lanes::CHUNK * M) {
+  for (int64_t c = 0; c < cpu_tiles::chunks(k); ++c, codes += 64 * BITS, x += cpu_tiles::CHUNK * M) {
     const Chunk<BITS> chunk(codes);
     prefetch<BITS>(codes);
     scales.advance();
@@ -61,7 +61,7 @@ void stream_tile(const Decoder& decode, const Format& format, const uint8_t* cod
     }
   }
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) store(totals + m * lanes::ROWS, sums.total[m]);
+  for (int m = 0; m < M; ++m) store(totals + m * cpu_tiles::ROWS, sums.total[m]);
 }
 
 template <int M>
@@ -83,8 +83,8 @@ void stream_weight(const TileOf& at, int which, const float* x, float* totals) {
 void stream(const Matmul& call, const float* x, int64_t group, int64_t tile) {
   const TileOf at(call, group, tile);
   const bool gated = call.activation != NONE;
-  const int64_t depth = lanes::chunks(call.k) * lanes::CHUNK, end = call.row_begin[group + 1];
-  float totals[2][MOST_ROWS * lanes::ROWS];
+  const int64_t depth = cpu_tiles::chunks(call.k) * cpu_tiles::CHUNK, end = call.row_begin[group + 1];
+  float totals[2][MOST_ROWS * cpu_tiles::ROWS];
   for (int64_t row = call.row_begin[group]; row < end;) {
     const int rows = pass_rows(end - row, MOST_ROWS);
     with_rows(rows, [&](auto m) {

@@ -11,7 +11,7 @@ mode=ON
 chosen="not (e3m3 or e5m2 or mxfp6_e2m3 or bnb_fp4 or kbit4_block128 or every_magnitude or -mse)"
 if [ "${1:-}" = --quick ]; then
   mode=QUICK
-  chosen="outside or anywhere or strides or slices or experts or quick"
+  chosen="outside or anywhere or strides or slices or experts or replay"
   chosen="$chosen or (every_number_of_rows and (nvfp4 or kbit3)) or (definition and nvfp4 and not mse)"
   chosen="not avx2 and ($chosen)"
   shift
@@ -29,10 +29,10 @@ LD_PRELOAD="$(library libasan.so) $(library libstdc++.so.6)" # the second for to
 ASAN_OPTIONS=detect_leaks=0 # Python's and torch's are not ours
 UBSAN_OPTIONS=print_stacktrace=1
 BLOCKSCALE_NATIVE=$(realpath "$build")/libblockscale_cpu.so
-BLOCKSCALE_QUICK_CALL=$(realpath "$build")/_quick_call.abi3.so
+BLOCKSCALE_REPLAY=$(realpath "$build")/_replay.abi3.so
 PYTHONPATH=tools
-export PYTHONPATH LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE BLOCKSCALE_QUICK_CALL
+export PYTHONPATH LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE BLOCKSCALE_REPLAY
 exec "$python" -m pytest -q --capture=no -p no:cacheprovider -p malloc_memory \
   tests/kernels/test_cpu_matmul.py tests/kernels/test_int8_activations.py \
-  tests/kernels/test_cpu_quantize.py tests/layouts/test_lanes.py tests/kernels/test_quick_*.py \
+  tests/kernels/test_cpu_quantize.py tests/layouts/test_cpu_tiles.py tests/kernels/test_replay*.py \
   -k "$chosen"

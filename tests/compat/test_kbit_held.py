@@ -9,7 +9,7 @@ import torch
 import blockscale as bs
 from blockscale import compat, ops
 from blockscale.compat import kbit
-from blockscale.tensor import QTensor, find_plan
+from blockscale.tensor import QTensor, plan_cache
 
 K_DIM, N = 96, 48
 
@@ -44,7 +44,7 @@ def test_one_qtensor_and_one_plan_serve_all_calls(weight, made, monkeypatch):
         plans.append(make_plan(*arguments))
         return plans[-1]
 
-    monkeypatch.setattr(find_plan.ops, "make_plan", counted)
+    monkeypatch.setattr(plan_cache.ops, "make_plan", counted)
     x = torch.randn(1, K_DIM)
     ys = [gemm(x, weight) for _ in range(4)]
     assert len(made) == 1

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.runtime import load_quick_call
+from blockscale.runtime import load_replay
 from blockscale.tensor import verbs
 
-WITHOUT = load_quick_call() if isinstance(load_quick_call(), str) else ""
+WITHOUT = load_replay() if isinstance(load_replay(), str) else ""
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -105,9 +105,9 @@ def test_calls_are_repeated_without_python(shape, biased, monkeypatch):
         bs.linear(x, w, bias)
     (plan,) = w.plans.values()
     if plan.launch._grid[1] > plan.launch._cluster:
-        assert not w.quick_calls
+        assert not w.replays
         pytest.skip("sums go through memory here, which is left to Python")
-    assert len(w.quick_calls) == 1
+    assert len(w.replays) == 1
 
     def python(*_, **__):
         raise AssertionError

@@ -4,8 +4,8 @@ import torch
 import blockscale as bs
 import ways
 from blockscale.kernels.prepared import fragments
-from blockscale.tensor import find_plan
-from quick_machine import K, Machine, N
+from blockscale.tensor import plan_cache
+from replay_machine import K, Machine, N
 
 
 @pytest.fixture(params=ways.EVERY, ids=str)
@@ -50,4 +50,4 @@ def q():
 @pytest.fixture
 def unread(monkeypatch):
     """Group sizes, as on a GPU."""
-    monkeypatch.setattr(find_plan, "_sizes_are_read", lambda x: False)
+    monkeypatch.setattr(plan_cache, "_sizes_are_read", lambda x: False)

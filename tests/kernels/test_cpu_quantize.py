@@ -163,17 +163,17 @@ def check_dequantize(kind, parts, shape, dtype, threads=1):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
-@pytest.mark.parametrize("place", ["canonical", "lanes"])
+@pytest.mark.parametrize("place", ["canonical", "cpu_tiles"])
 @pytest.mark.parametrize("format", EVERY, ids=str)
 def test_dequantize_gives_the_bits_of_the_definition(format, place, dtype):
-    layout = canonical(format) if place == "canonical" else Layout("lanes", "lanes")
+    layout = canonical(format) if place == "canonical" else Layout("cpu_tiles", "cpu_tiles")
     shape = (2, 21, columns(format))
     check_dequantize(
         Kind(format, layout), any_parts(format, layout, shape), shape, dtype, threads=2
     )
 
 
-@pytest.mark.parametrize("place", ["bits/rows", "lanes/lanes"])
+@pytest.mark.parametrize("place", ["bits/rows", "cpu_tiles/cpu_tiles"])
 def test_a_last_chunk_may_be_half_full(place):
     layout, shape = Layout(*place.split("/")), (1, 5, 16 * 67)
     for dtype in DTYPES:
@@ -218,6 +218,6 @@ def test_the_native_kernels_are_chosen_and_refuse_what_they_cannot_do():
         )  # fmt: skip
 
     assert choose(problem("quantize", "bits/rows")).kernel.NAME == "cpu"
-    assert choose(problem("dequantize", "lanes/lanes")).kernel.NAME == "cpu"
+    assert choose(problem("dequantize", "cpu_tiles/cpu_tiles")).kernel.NAME == "cpu"
     assert "not bits/blocked" in native_quantize.refuses(problem("quantize", "bits/blocked"))
     assert "not bits/blocked" in native_dequantize.refuses(problem("dequantize", "bits/blocked"))

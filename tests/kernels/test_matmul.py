@@ -273,7 +273,9 @@ def test_precision_settings_do_not_reach_the_sum(kernel):
         torch.set_float32_matmul_precision("highest")
 
 
-@pytest.mark.parametrize("place", ["planes/blocked", "bits/rows", "planes/rows", "lanes/lanes"])
+@pytest.mark.parametrize(
+    "place", ["planes/blocked", "bits/rows", "planes/rows", "cpu_tiles/cpu_tiles"]
+)
 def test_every_layout_gives_the_same_product(kernel, place):
     w, x = kernel.weight(torch.randn(2, 130, 64), bs.KBIT4), torch.randn(2, 3, 64)
     y = bs.matmul(x, w.pack(place))

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "abi.h"
-#include "lanes.h"
+#include "cpu_tiles.h"
 
 using namespace blockscale;
 
@@ -36,14 +36,14 @@ int run(const Case& which) {
   for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / 8;
   scale_table[127] = 1.0f;
   for (int64_t i = 0; i < k; ++i) x[size_t(i)] = float(i % 9 - 4) / 4;
-  std::vector<uint8_t> codes(size_t(lanes::tiles(n) * lanes::tile_words(k, which.bits) * 4));
+  std::vector<uint8_t> codes(size_t(cpu_tiles::tiles(n) * cpu_tiles::tile_words(k, which.bits) * 4));
   uint32_t state = 1;
   for (uint8_t& byte : codes) {
     state = state * 1664525u + 1013904223u;
     byte = uint8_t(state >> 24);
     if (which.bits == 8) byte = uint8_t((byte & 0x9f) | 0x20);  // neither subnormal nor special
   }
-  std::vector<uint8_t> scales(size_t(lanes::tiles(n) * lanes::tile_scales(k, which.block)), 127);
+  std::vector<uint8_t> scales(size_t(cpu_tiles::tiles(n) * cpu_tiles::tile_scales(k, which.block)), 127);
   const int64_t row_begin[2] = {0, 1};
 
   Matmul call{};

@@ -38,7 +38,7 @@ void arrange_int8(const Int8Arrangement& work, int64_t, int64_t) {
 
 #include "exact.h"
 #include "int8_table.h"
-#include "lanes.h"
+#include "cpu_tiles.h"
 #include "segments.h"
 
 using namespace blockscale;
@@ -83,9 +83,9 @@ bool agree(int bits, int block, int scale_bytes, int64_t n, int64_t k, int64_t m
     scale_table[size_t(i)] = i < 100 || i > 150 ? 0.01f * float(i) : std::ldexp(1.0f, i - 127);
   for (float& number : x) number = random_number();
   if (m == 5) x[37] = NAN;
-  const int64_t tiles = lanes::tiles(n);
-  std::vector<uint8_t> codes(size_t(tiles * lanes::tile_words(k, bits) * 4));
-  std::vector<uint8_t> scales(size_t(tiles * lanes::tile_scales(k, block) * scale_bytes));
+  const int64_t tiles = cpu_tiles::tiles(n);
+  std::vector<uint8_t> codes(size_t(tiles * cpu_tiles::tile_words(k, bits) * 4));
+  std::vector<uint8_t> scales(size_t(tiles * cpu_tiles::tile_scales(k, block) * scale_bytes));
   for (uint8_t& byte : codes) byte = uint8_t(random_bits());
   for (uint8_t& byte : scales)
     byte = uint8_t(random_bits() % 40 ? 110 + random_bits() % 30 : random_bits());

@@ -8,12 +8,12 @@ from blockscale.layouts import Layout, canonical
 from tiny_models import EXTRA, make_tiny
 
 
-@pytest.fixture(params=["blocked", "lanes"])
+@pytest.fixture(params=["blocked", "cpu_tiles"])
 def foreign(request, monkeypatch):
     """As on a machine whose kernels read another layout than the canonical one."""
 
     def prepared_layout(format, target):
-        codes = "lanes" if request.param == "lanes" else canonical(format).codes
+        codes = "cpu_tiles" if request.param == "cpu_tiles" else canonical(format).codes
         return Layout(codes, request.param)
 
     monkeypatch.setattr(ops, "prepared_layout", prepared_layout)

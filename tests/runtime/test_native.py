@@ -83,7 +83,7 @@ def test_the_library_that_is_found_and_the_instruction_set_that_is_asked_for():
     path = {"BLOCKSCALE_NATIVE": os.environ.get("BLOCKSCALE_NATIVE", "")}
     told = run(BLOCKSCALE_ISA="scalar", **path)
     assert told["native"][1] == "scalar"
-    assert told["layout"] == "lanes/lanes"
+    assert told["layout"] == "cpu_tiles/cpu_tiles"
     assert told["kernel"] == "cpu"
     assert told["close"]
     assert " on scalar, " in told["explain"]

@@ -5,9 +5,9 @@ import torch
 from torch.autograd import forward_ad
 
 import blockscale as bs
-from blockscale.ops import unobserved
+from blockscale.ops import dispatcher
 from blockscale.runtime import torch_private
-from blockscale.tensor import find_plan
+from blockscale.tensor import plan_cache
 
 QUESTIONS = {
     "_len_torch_dispatch_stack": torch._C,
@@ -28,9 +28,9 @@ def test_where_torch_cannot_be_asked_calls_go_through_the_dispatcher(monkeypatch
         removed.delattr(QUESTIONS[name], name)
         found = torch_private.find_questions()
     assert found is None
-    monkeypatch.setattr(unobserved, "QUESTIONS", found)
+    monkeypatch.setattr(dispatcher, "QUESTIONS", found)
     q, x = bs.quantize(torch.randn(32, 64), bs.NVFP4).prepare(), torch.randn(2, 64)
-    assert not unobserved.is_unobserved([x])
+    assert not dispatcher.can_skip_dispatcher([x])
     y = bs.matmul(x, q)
     assert not q.plans
     monkeypatch.undo()
@@ -62,8 +62,8 @@ def test_the_device_the_stream_and_a_pause_have_public_ways(monkeypatch):
 
 def test_without_versions_no_weight_counts_as_unchanged(monkeypatch):
     told = []
-    monkeypatch.setattr(find_plan, "_counts_versions", False)
-    monkeypatch.setattr(find_plan.ops, "make_plan", lambda call, kept, frozen: told.append(frozen))
+    monkeypatch.setattr(plan_cache, "_counts_versions", False)
+    monkeypatch.setattr(plan_cache.ops, "make_plan", lambda call, kept, frozen: told.append(frozen))
     q = bs.quantize(torch.randn(32, 64), bs.NVFP4).prepare().freeze()
     bs.matmul(torch.randn(2, 64), q)
     assert told == [False]

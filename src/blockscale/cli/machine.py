@@ -22,7 +22,7 @@ from blockscale.runtime import (
     describe_device,
     devices,
     load_native,
-    load_quick_call,
+    load_replay,
     target_of,
 )
 from blockscale.runtime.cuda import driver_version, load_nvrtc, open_cache
@@ -51,7 +51,7 @@ def examine() -> dict[str, Any]:
         "state": {
             "CUDA kernels": _cached(),
             "native CPU": _native(),
-            "quick call": _quick_call(),
+            "replay": _replay(),
             "tuned": summary_of_tuned(),
         },
         "devices": [_device(each) for each in devices()],
@@ -87,8 +87,8 @@ def _native() -> str:
     return loaded if isinstance(loaded, str) else f"{loaded.isa}, {loaded.path}"
 
 
-def _quick_call() -> str:
-    loaded = load_quick_call()
+def _replay() -> str:
+    loaded = load_replay()
     return f"{loaded}; calls go through Python" if isinstance(loaded, str) else loaded.__file__
 
 

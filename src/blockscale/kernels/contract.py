@@ -30,7 +30,7 @@ and one whose launches should cost the host little
                                         called with (x, biases, group_sizes, out)
 
     its ALIGNED                         bytes at whose multiples codes and scales must start
-    its settled_version, quick(bias)    optional: see `QuickLaunch`
+    its settled_version, replay(bias)   optional: see `ReplayLaunch`
 
 `frozen` is a promise of whoever owns the weights: only torch's own operations write to them, and
 these are counted in `Tensor._version`. Without it a launch must assume that the kernel ahead in the
@@ -52,8 +52,8 @@ from torch import Tensor
 from blockscale.problem import Problem
 
 
-class QuickLaunch(NamedTuple):
-    """What launches share while their weights are of one version: csrc/quick_call.cpp adds the
+class ReplayLaunch(NamedTuple):
+    """What launches share while their weights are of one version: csrc/replay.cpp adds the
     tensors that come and go, and makes them. Launches that share less have no such thing."""
 
     arguments: bytes  # the kernel's

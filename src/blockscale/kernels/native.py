@@ -16,7 +16,8 @@ from blockscale.numerics import cast, scaled_values
 from blockscale.problem import Kind, dtype_name
 from blockscale.runtime import load_native, native
 
-DECODED = ("bits/rows", "planes/rows", "lanes/lanes")  # layouts that native code reads everywhere
+# Layouts that native code reads everywhere.
+DECODED = ("bits/rows", "planes/rows", "cpu_tiles/cpu_tiles")
 
 
 def call_native(function: str, arguments: ctypes.Structure) -> None:
@@ -92,7 +93,7 @@ def pointer(tensor: Tensor | None) -> int | None:
 
 
 def streams(format: Format) -> bool:
-    """Whether products read the codes of this format in the lanes layout."""
+    """Whether products read the codes of this format in the cpu_tiles layout."""
     element = format.element
     block = format.block >= 32 or (format.block == 16 and element.bits in (2, 4, 8))
     return block and (2 <= element.bits <= 6 or element.name in native.DECODERS)

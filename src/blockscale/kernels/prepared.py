@@ -8,14 +8,14 @@ from blockscale.layouts import Layout, canonical
 from blockscale.runtime import load_native
 from blockscale.runtime.cuda import cuda_refusal
 
-_LANES = Layout("lanes", "lanes")
+_CPU_TILES = Layout("cpu_tiles", "cpu_tiles")
 _FLOATS = ("e2m1", "e2m3", "e3m2", "e4m3", "e5m2")
 
 
 def prepared_layout(format: Format, target: str) -> Layout:
     """What `QTensor.prepare` packs to: the canonical layout, unless faster kernels read another."""
     if target == "cpu" and streams(format) and not isinstance(load_native(), str):
-        return _LANES
+        return _CPU_TILES
     placed = fragments(format) if cuda_refusal(target) is None else None
     return placed or canonical(format)
 

@@ -1,4 +1,4 @@
-"""Canonical bytes into the lanes layout, by native code."""
+"""Canonical bytes into the cpu_tiles layout, by native code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from blockscale.kernels.native import (
 from blockscale.layouts import Layout
 from blockscale.runtime import native, target_of
 
-LANES = Layout("lanes", "lanes")
+CPU_TILES = Layout("cpu_tiles", "cpu_tiles")
 
 
-def packs_lanes(format: Format, now: Layout, target: Layout, device: torch.device) -> bool:
-    """Whether `pack_lanes` does this."""
+def packs_cpu_tiles(format: Format, now: Layout, target: Layout, device: torch.device) -> bool:
+    """Whether `pack_cpu_tiles` does this."""
     return (
-        target == LANES
+        target == CPU_TILES
         and now.codes in ("bits", "planes")
         and now.scales == "rows"
         and format.element.bits >= 2
@@ -31,7 +31,7 @@ def packs_lanes(format: Format, now: Layout, target: Layout, device: torch.devic
     )
 
 
-def pack_lanes(
+def pack_cpu_tiles(
     codes: Tensor,  # [groups, n, bytes], canonical
     scale: Tensor,
     format: Format,
@@ -40,8 +40,8 @@ def pack_lanes(
 ) -> tuple[Tensor, Tensor]:
     config = native_configs()[0]
     codes, scale = adjacent_columns(codes), adjacent_columns(scale)
-    packed = torch.empty(LANES.code_storage_shape(format, shape), dtype=torch.uint8)
-    scales = torch.empty(LANES.scale_storage_shape(format, shape), dtype=torch.uint8)
+    packed = torch.empty(CPU_TILES.code_storage_shape(format, shape), dtype=torch.uint8)
+    scales = torch.empty(CPU_TILES.scale_storage_shape(format, shape), dtype=torch.uint8)
     call = native.Repack(
         format.element.bits,
         format.block,

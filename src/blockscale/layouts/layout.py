@@ -11,8 +11,8 @@ from torch import Tensor
 from blockscale.formats import Format
 from blockscale.layouts.bits import BitStream
 from blockscale.layouts.blocked import Blocked
+from blockscale.layouts.cpu_tiles import CpuTileCodes, CpuTileScales
 from blockscale.layouts.fragments import FragmentCodes, FragmentScales
-from blockscale.layouts.lanes import LaneCodes, LaneScales
 from blockscale.layouts.planes import BitPlanes
 from blockscale.layouts.rows import RowMajor
 
@@ -51,13 +51,13 @@ CODES: dict[str, CodeLayout] = {
     for layout in (
         BitStream(),
         BitPlanes(),
-        LaneCodes(),
+        CpuTileCodes(),
         FragmentCodes("fragments", folded=False),
         FragmentCodes("folded", folded=True),
     )
 }
 SCALES: dict[str, ScaleLayout] = {
-    layout.name: layout for layout in (RowMajor(), Blocked(), LaneScales(), FragmentScales())
+    layout.name: layout for layout in (RowMajor(), Blocked(), CpuTileScales(), FragmentScales())
 }
 
 

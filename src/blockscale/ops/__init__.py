@@ -3,6 +3,7 @@
 from blockscale.kernels.prepared import prepared_layout
 from blockscale.ops.builds import builds
 from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
+from blockscale.ops.dispatcher import can_skip_dispatcher
 from blockscale.ops.explain import Explanation, explain
 from blockscale.ops.library import (
     dequantize,
@@ -16,12 +17,11 @@ from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.plan import Plan, make_plan, why_copied
 from blockscale.ops.quantize import derive_tensor_scale, repack
-from blockscale.ops.quick import keep_quick_call, run_quickly
+from blockscale.ops.replay import keep_replay, run_replay
 from blockscale.ops.tuning.report import Tuning
 from blockscale.ops.tuning.sources import source_hash
 from blockscale.ops.tuning.stored import machine_of
 from blockscale.ops.tuning.tune import tune
-from blockscale.ops.unobserved import is_unobserved
 from blockscale.ops.validate import (
     FLOAT_DTYPES,
     check_block,
@@ -42,6 +42,7 @@ __all__ = [
     "Tuning",
     "answers",
     "builds",
+    "can_skip_dispatcher",
     "check_block",
     "check_float",
     "check_not_negative",
@@ -53,8 +54,7 @@ __all__ = [
     "gated_matmul",
     "grouped_gated_matmul",
     "grouped_matmul",
-    "is_unobserved",
-    "keep_quick_call",
+    "keep_replay",
     "machine_of",
     "make_plan",
     "matmul",
@@ -63,7 +63,7 @@ __all__ = [
     "quantize",
     "repack",
     "run_checked",
-    "run_quickly",
+    "run_replay",
     "source_hash",
     "tune",
     "why_copied",

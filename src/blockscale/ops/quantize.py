@@ -11,13 +11,13 @@ from torch import Tensor
 
 from blockscale.formats import Format, parse_spec
 from blockscale.kernels import Parts
-from blockscale.kernels.repack import pack_lanes, packs_lanes
+from blockscale.kernels.repack import pack_cpu_tiles, packs_cpu_tiles
 from blockscale.kernels.repack_fragments import pack_fragments, packs_fragments
 from blockscale.kernels.tensor_scale import tensor_scales
 from blockscale.layouts import Layout, canonical
 from blockscale.ops.choose import choose, launch
+from blockscale.ops.dispatcher import can_skip_dispatcher
 from blockscale.ops.operand import Operand, spread_over_rows
-from blockscale.ops.unobserved import is_unobserved
 from blockscale.problem import Kind, Problem, dtype_name
 from blockscale.runtime import target_of
 
@@ -176,8 +176,8 @@ def repack(
     target: Layout,
 ) -> tuple[Tensor, Tensor]:
     """Codes and scale in another layout, bit for bit the same tensor."""
-    for packs, pack in ((packs_lanes, pack_lanes), (packs_fragments, pack_fragments)):
-        if is_unobserved((codes, scale)) and packs(format, now, target, codes.device):
+    for packs, pack in ((packs_cpu_tiles, pack_cpu_tiles), (packs_fragments, pack_fragments)):
+        if can_skip_dispatcher((codes, scale)) and packs(format, now, target, codes.device):
             *lead, n, k = shape
             flat = [part.reshape(prod(lead), *part.shape[-2:]) for part in (codes, scale)]
             packed = pack(flat[0], flat[1], format, now, (prod(lead), n, k))

@@ -8,8 +8,8 @@ from blockscale.runtime.environment import CHECKS, VARIABLES, checks_enabled, tu
 from blockscale.runtime.identity import device_names
 from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native_library import Native, load_native
-from blockscale.runtime.quick_call import load_quick_call
 from blockscale.runtime.replacing import is_unfinished, replacing, sync_folder
+from blockscale.runtime.replay import load_replay
 from blockscale.runtime.target import (
     describe_device,
     devices,
@@ -36,7 +36,7 @@ __all__ = [
     "is_deterministic",
     "is_unfinished",
     "load_native",
-    "load_quick_call",
+    "load_replay",
     "native",
     "open_regular",
     "parse_json",

@@ -1,5 +1,5 @@
 """The environment variables, all of them. Nothing else in the library reads the environment, but
-for the extension of quick calls, which looks at CHECKS too."""
+for the extension of replays, which looks at CHECKS too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLES = {
     "BLOCKSCALE_ISA": "scalar, avx2, avx512 or amx: the instruction set of the native CPU kernels; "
     "by default the best that the CPU has",
     "BLOCKSCALE_NATIVE": "path of the native CPU library, or 0 to do without it",
-    "BLOCKSCALE_QUICK_CALL": "path of the extension that repeats calls on a GPU at a lower cost to "
+    "BLOCKSCALE_REPLAY": "path of the extension that repeats calls on a GPU at a lower cost to "
     "the host, or 0 to do without it",
     "BLOCKSCALE_TUNED": "0: do without what tuning has found, and choose by rule",
 }
@@ -67,8 +67,8 @@ def native_override() -> str | None:
     return os.environ.get("BLOCKSCALE_NATIVE") or None
 
 
-def quick_call_override() -> str | None:
-    return os.environ.get("BLOCKSCALE_QUICK_CALL") or None
+def replay_override() -> str | None:
+    return os.environ.get("BLOCKSCALE_REPLAY") or None
 
 
 def tuned_enabled() -> bool:

@@ -9,7 +9,7 @@ ISAS = ("scalar", "avx2", "avx512", "amx")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 DECODERS = {"table": 0, "e4m3": 1, "e5m2": 2}
-CODE_LAYOUTS = {"bits": 0, "planes": 1, "lanes": 2}
+CODE_LAYOUTS = {"bits": 0, "planes": 1, "cpu_tiles": 2}
 SEARCHES = {"": 0, "mse": 1, "four_over_six": 2}
 
 

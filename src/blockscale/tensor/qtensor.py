@@ -127,8 +127,8 @@ class QTensor:
         return {}
 
     @cached_property
-    def quick_calls(self) -> list[Any]:
-        """Likewise: see `ops.quick`."""
+    def replays(self) -> list[Any]:
+        """Likewise: see `ops.replay`."""
         return []
 
     def __getstate__(self) -> dict[str, Any]:

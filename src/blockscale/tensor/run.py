@@ -9,10 +9,10 @@ from blockscale import ops
 from blockscale.formats import Format
 from blockscale.numerics import Activation
 from blockscale.tensor.call import describe_call
-from blockscale.tensor.find_plan import find_plan, keep_new_plan
+from blockscale.tensor.plan_cache import cached_plan, keep_new_plan
 from blockscale.tensor.qtensor import QTensor
 
-_keeps_quick_calls = ops.run_quickly is not None  # asked at every call, so found once
+_keeps_replays = ops.run_replay is not None  # asked at every call, so found once
 
 
 def run(
@@ -30,13 +30,13 @@ def run(
     key = None
     # int8 alone is left to kernels, which may have a plan for it.
     if x_format in (None, "int8") and x_tensor_scale is None:
-        key, plan = find_plan(x, weights, biases, group_sizes, activation, x_format, out_dtype)
+        key, plan = cached_plan(x, weights, biases, group_sizes, activation, x_format, out_dtype)
         if plan is not None:
             planned = plan(x if isinstance(x, Tensor) else x.operand, tuple(biases), group_sizes)
-            if _keeps_quick_calls and not (x_format or out_dtype) and isinstance(x, Tensor):
+            if _keeps_replays and not (x_format or out_dtype) and isinstance(x, Tensor):
                 up = weights[1] if len(weights) > 1 else None
-                calls = weights[0].quick_calls
-                ops.keep_quick_call(calls, key, plan, x, biases, group_sizes, up, activation)
+                calls = weights[0].replays
+                ops.keep_replay(calls, key, plan, x, biases, group_sizes, up, activation)
             return planned
     call = describe_call(
         x,
@@ -48,7 +48,7 @@ def run(
         x_tensor_scale=x_tensor_scale,
         out_dtype=out_dtype,
     )
-    if not ops.is_unobserved(call.tensors):
+    if not ops.can_skip_dispatcher(call.tensors):
         return _run_op(call)
     plan = None if key is None else keep_new_plan(key, call, weights)
     if plan is not None:

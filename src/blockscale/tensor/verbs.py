@@ -9,7 +9,7 @@ from blockscale import ops
 from blockscale.formats import Format
 from blockscale.numerics import Activation
 from blockscale.tensor.call import describe_call
-from blockscale.tensor.find_plan import repeat_quickly
+from blockscale.tensor.plan_cache import replay_call
 from blockscale.tensor.qtensor import QTensor
 from blockscale.tensor.run import run
 
@@ -29,7 +29,7 @@ def matmul(
     out_dtype       x's by default; bfloat16 where x is a QTensor
     """
     if x_format is None and x_tensor_scale is None and out_dtype is None:
-        y = repeat_quickly(x, w, None)
+        y = replay_call(x, w, None)
         if y is not None:
             return y
     return run(
@@ -48,7 +48,7 @@ def linear(
 ) -> Tensor:
     """x @ w.T + bias; bias [n], or [l, n] for a batch of weights."""
     if x_format is None and x_tensor_scale is None and out_dtype is None:
-        y = repeat_quickly(x, w, bias)
+        y = replay_call(x, w, bias)
         if y is not None:
             return y
     return run(
@@ -73,7 +73,7 @@ def gated_matmul(
     activation: "silu", "gelu", "gelu_tanh" or `swiglu_oai(alpha, limit)`.
     """
     if x_format is None and x_tensor_scale is None and out_dtype is None and up is not None:
-        y = repeat_quickly(x, gate, gate_bias, up_bias, None, up, activation)
+        y = replay_call(x, gate, gate_bias, up_bias, None, up, activation)
         if y is not None:
             return y
     return run(
@@ -104,7 +104,7 @@ def grouped_matmul(
     """
     group_sizes = _present(group_sizes)
     if x_format is None and x_tensor_scale is None and out_dtype is None:
-        y = repeat_quickly(x, experts, bias, None, group_sizes)
+        y = replay_call(x, experts, bias, None, group_sizes)
         if y is not None:
             return y
     return run(
@@ -134,7 +134,7 @@ def grouped_gated_matmul(
     """`gated_matmul` of each row with its expert's gate and up [e, n, k]; see `grouped_matmul`."""
     group_sizes = _present(group_sizes)
     if x_format is None and x_tensor_scale is None and out_dtype is None and up is not None:
-        y = repeat_quickly(x, gate, gate_bias, up_bias, group_sizes, up, activation)
+        y = replay_call(x, gate, gate_bias, up_bias, group_sizes, up, activation)
         if y is not None:
             return y
     return run(

@@ -32,7 +32,7 @@ from blockscale.kernels.native import (
     streams,
 )
 from blockscale.kernels.panels import matrix, rows_of_groups
-from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
+from blockscale.kernels.repack import CPU_TILES, pack_cpu_tiles, packs_cpu_tiles
 from blockscale.numerics import Activation, parse_activation
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime import native
@@ -73,7 +73,7 @@ def refuses(problem: Problem) -> str | None:
 
 def configs(problem: Problem) -> list[Config]:
     """All that can do it, the fastest by rule first."""
-    packs = problem.w_kind.layout != LANES
+    packs = problem.w_kind.layout != CPU_TILES
     return [
         Config(config.isa, algorithm, packs and algorithm != "panels", _rule(problem, config.isa))
         for config in native_configs()
@@ -92,7 +92,8 @@ def _rule(problem: Problem, isa: str) -> str:
 def _algorithms(problem: Problem, isa: str) -> list[str]:
     format, layout = problem.w_kind
     device = torch.device("cpu")
-    if not streams(format) or not (layout == LANES or packs_lanes(format, layout, LANES, device)):
+    tiled = layout == CPU_TILES or packs_cpu_tiles(format, layout, CPU_TILES, device)
+    if not (streams(format) and tiled):
         return [] if problem.deterministic else ["panels"]
     rows = problem.m / max(problem.groups, 1) if problem.ragged else problem.m
     ranked = [(2, "stream"), (1 if rows >= _BLOCK_ROWS[isa] else 4, "blocks")]
@@ -208,7 +209,7 @@ def _panels(problem: Problem, ends: list[int]) -> Iterator[tuple[int, int, int, 
 def _pack(problem: Problem, part: Parts, group: int, first: int, last: int) -> Parts:
     format, layout = problem.w_kind
     codes, scale = part.codes[group, None, first:last], part.scale[group, None, first:last]
-    packed = pack_lanes(codes, scale, format, layout, (1, last - first, problem.k))
+    packed = pack_cpu_tiles(codes, scale, format, layout, (1, last - first, problem.k))
     tensor_scale = None if part.tensor_scale is None else part.tensor_scale[group, None]
     codebook = None if part.codebook is None else part.codebook.contiguous()
     return Parts(*packed, tensor_scale, codebook)
@@ -228,7 +229,7 @@ def _multiply(
     problem: Problem,
     config: Config,
     x: Rows,
-    weights: tuple[Parts, ...],  # in lanes
+    weights: tuple[Parts, ...],  # in cpu_tiles
     biases: tuple[Tensor | None, ...],
     ends: list[int],
     activation: Activation | None,

@@ -7,7 +7,7 @@ from ctypes import addressof, memmove, sizeof
 import torch
 from torch import Tensor
 
-from blockscale.kernels.contract import Parts, QuickLaunch
+from blockscale.kernels.contract import Parts, ReplayLaunch
 from blockscale.kernels.cuda.tables import counted, is_symmetric
 from blockscale.kernels.dequantize.cuda import decode
 from blockscale.kernels.matmul.stream.arguments import (
@@ -145,9 +145,9 @@ class Launch:
         """Of frozen weights, 0 of others; None until calls have been alike for long enough."""
         return self._version if self._calls > self._SETTLES_AFTER else None
 
-    def quick(
+    def replay(
         self, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
-    ) -> QuickLaunch | None:
+    ) -> ReplayLaunch | None:
         """Once calls are alike, and x is a plain tensor; None where launches differ in more."""
         problem, version = self._problem, self.settled_version
         dtypes = {bias.dtype for bias in biases if bias is not None}
@@ -163,7 +163,7 @@ class Launch:
             arguments.sizes_are_64_bits = group_sizes.dtype == torch.int64
         bias_at = kind.weight.offset + Weight.bias.offset
         shape = self._grid, self._threads, self._shared, self._overlaps, self._cluster
-        return QuickLaunch(
+        return ReplayLaunch(
             bytes(arguments),
             kind.x.offset,
             kind.x_stride.offset,

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from quick_machine import LOADED, NEEDS_EXTENSION, K, N, quickly, rows, settle
+from replay_machine import LOADED, NEEDS_EXTENSION, K, N, replayed, rows, settle
 
 pytestmark = NEEDS_EXTENSION
 
@@ -64,7 +64,7 @@ def test_tensors_without_strides_are_contiguous(machine, q, without_strides, sha
     x, bias = rows(*shape), torch.randn(N)
     plan = machine.plan(q, x, bias)
     settle(x, q, bias)
-    out = quickly(q, x, bias)
+    out = replayed(q, x, bias)
     assert out.shape == (*shape, N)
     told = plan.launch._arguments.from_buffer_copy(machine.launches[-1][3])
     assert (told.x, told.x_stride) == (x.data_ptr(), K)

@@ -1,4 +1,4 @@
-"""Quick calls: plans that C code carries out by itself, csrc/quick_call.cpp, where it was built.
+"""Replays: plans that C code carries out by itself, csrc/replay.cpp, where it was built.
 
 Python makes one of a plan that has settled, out of everything that the plan and the way to it have
 looked at. A call that differs in anything goes the way of Python again.
@@ -13,29 +13,29 @@ import torch
 from torch import Tensor
 
 from blockscale.ops.choose import choose
+from blockscale.ops.dispatcher import QUESTIONS
 from blockscale.ops.plan import Plan
-from blockscale.ops.unobserved import QUESTIONS
 from blockscale.runtime import (
     CHECKS,
     ask_deterministic,
     is_deterministic,
-    load_quick_call,
+    load_replay,
     torch_private,
 )
 
-_extension: Any = load_quick_call()
+_extension: Any = load_replay()
 _MOST = 16  # kept with a weight, and looked through one by one
 _MOST_DIMENSIONS = 8  # of x, that the C code compares
 
-# (quick calls, x, bias, bias of up, group sizes, up, activation) -> the result, or None where it
+# (replays, x, bias, bias of up, group sizes, up, activation) -> the result, or None where it
 # takes Python. It must not be reached while torch compiles, which would trace into it; everything
 # else it finds out by itself.
-run_quickly: Callable[..., Tensor | None] | None = (
+run_replay: Callable[..., Tensor | None] | None = (
     None if isinstance(_extension, str) else _extension.run
 )
 
 
-def keep_quick_call(
+def keep_replay(
     calls: list[Any],
     key: Hashable,
     plan: Plan,
@@ -45,7 +45,7 @@ def keep_quick_call(
     up: object,
     activation: object,
 ) -> None:
-    """Among `calls`, if there can be one, for `run_quickly`; `plan` has just served such a call."""
+    """Among `calls`, if there can be one, for `run_replay`; `plan` has just served such a call."""
     version = getattr(plan.launch, "settled_version", None)
     if version is None or x.dim() > _MOST_DIMENSIONS:
         return
@@ -58,13 +58,13 @@ def keep_quick_call(
         others = [each for each in others if each.version == version and each.kept.is_current]
         if len(others) >= _MOST:
             return  # first come, first served: making one costs more than many calls by Python
-    launch = plan.launch.quick(tuple(biases), group_sizes)
+    launch = plan.launch.replay(tuple(biases), group_sizes)
     like = None if launch is None else _prototype(plan, x)
     if launch is None or like is None:
         return
     facts = launch._asdict()
     index = facts.pop("device_index")
-    made = _extension.QuickCall(
+    made = _extension.Replay(
         **facts,
         key=key,
         kept=plan,

@@ -12,7 +12,7 @@ spare bits at the top, taken in word order, are a stream that holds the pairs le
     pairs left over     0   1   0   1   4   2   0
 
 Scales follow the same tiles: one vector of 16 for each block. Rows are padded to 16 and k to 32,
-with zeros. The reader is csrc/lanes.h.
+with zeros. The reader is csrc/cpu_tiles.h.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _ceil(number: int, step: int) -> int:
     return -(-number // step)
 
 
-class LaneCodes:
-    name = "lanes"
+class CpuTileCodes:
+    name = "cpu_tiles"
     row_granularity = TILE
     k_granularity = 1
 
@@ -96,8 +96,8 @@ class LaneCodes:
         return storage[..., start // TILE : _ceil(stop, TILE), :]
 
 
-class LaneScales:
-    name = "lanes"
+class CpuTileScales:
+    name = "cpu_tiles"
     row_granularity = TILE
 
     def storage_shape(self, shape: tuple[int, ...], scale_bytes: int) -> tuple[int, ...]:

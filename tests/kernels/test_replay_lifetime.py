@@ -12,14 +12,14 @@ import blockscale as bs
 from blockscale.kernels.prepared import fragments
 from blockscale.runtime import torch_private
 from blockscale.runtime.cuda import functions
-from quick_machine import (
+from replay_machine import (
     LOADED,
     NEEDS_EXTENSION,
     K,
     N,
     Watching,
     experts,
-    quickly,
+    replayed,
     rows,
     settle,
     unaligned,
@@ -35,7 +35,7 @@ def test_weights_that_are_gate_and_up_of_each_other_are_let_go(machine):
         machine.plan(gate, x, up=(up, None))
         for _ in range(3):
             bs.gated_matmul(x, gate, up)
-        assert len(gate.quick_calls) == 1
+        assert len(gate.replays) == 1
     seen = [weakref.ref(each.codes) for each in (one, two)]
     del one, two, gate, up
     gc.collect()
@@ -46,18 +46,18 @@ def test_nothing_is_leaked(machine, q):
     x, bias = rows(1), torch.randn(N)
     plan = machine.plan(q, x, bias)
     settle(x, q, bias)
-    held = [x, bias, q, q.codes, q.quick_calls[0], plan, None, False, True, 0, torch.empty_like]
+    held = [x, bias, q, q.codes, q.replays[0], plan, None, False, True, 0, torch.empty_like]
     held += [torch.bfloat16, plan.out_shape, plan.choice, plan.problem, Watching]
     odd = unaligned()
 
     def call():
-        assert quickly(q, x, bias) is not None
-        assert quickly(q, x) is None
-        assert quickly(q, odd, bias) is None
+        assert replayed(q, x, bias) is not None
+        assert replayed(q, x) is None
+        assert replayed(q, odd, bias) is None
         with torch.enable_grad():
-            assert quickly(q, x, torch.nn.Parameter(bias)) is None
+            assert replayed(q, x, torch.nn.Parameter(bias)) is None
         machine.status = 1
-        assert quickly(q, x, bias) is None
+        assert replayed(q, x, bias) is None
         machine.status = 0
 
     call()
@@ -67,7 +67,7 @@ def test_nothing_is_leaked(machine, q):
         machine.launches.clear()
     after = [sys.getrefcount(each) for each in held]
     assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True)), (before, after)
-    out = weakref.ref(quickly(q, x, bias))
+    out = weakref.ref(replayed(q, x, bias))
     assert out() is None
 
 
@@ -94,7 +94,7 @@ def test_threads(machine, q):
         with torch.no_grad():
             for i in range(300):
                 if i % 50 == number:
-                    q.quick_calls[:] = list(reversed(q.quick_calls))
+                    q.replays[:] = list(reversed(q.replays))
                 assert bs.matmul(x, q).shape == (len(x), N)
         return True
 
@@ -115,9 +115,9 @@ def test_interruptions_are_not_lost(machine, q, monkeypatch):
     settle(x, q)
     interrupted.append(True)
     with pytest.raises(KeyboardInterrupt):
-        quickly(q, x)
+        replayed(q, x)
     interrupted.clear()
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
 
 
 def test_running_out_of_memory(machine, q, monkeypatch):
@@ -140,10 +140,10 @@ def test_running_out_of_memory(machine, q, monkeypatch):
     with pytest.raises(torch.OutOfMemoryError, match="full"):
         bs.matmul(x, q)
     with pytest.raises(torch.OutOfMemoryError, match="full"):
-        quickly(q, x)
+        replayed(q, x)
     assert len(machine.launches) == launched
     full.clear()
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
 
 
 def test_what_the_driver_refuses_is_told_by_python(machine, q, monkeypatch):
@@ -154,7 +154,7 @@ def test_what_the_driver_refuses_is_told_by_python(machine, q, monkeypatch):
     monkeypatch.setattr(functions, "check", lambda status, doing: told.append((status, doing)))
     machine.status = 1
     launched = len(machine.launches)
-    assert quickly(q, x) is None
+    assert replayed(q, x) is None
     bs.matmul(x, q)
     assert told[0][0] == 1
     assert "stream.cu" in told[0][1]
@@ -169,6 +169,6 @@ def test_nonsense_is_refused(machine, q):
         with pytest.raises(TypeError):
             LOADED.run(*arguments)
     with pytest.raises(TypeError):
-        LOADED.QuickCall(key=1)
+        LOADED.Replay(key=1)
     with pytest.raises((TypeError, ValueError)):
         LOADED.use(None, None, None, None)

@@ -1,4 +1,4 @@
-"""The lanes layout: every bit has one place, and native code packs as the definition does."""
+"""The cpu_tiles layout: every bit has one place, and native code packs as the definition does."""
 
 import pytest
 import torch
@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 import blockscale as bs
 import ways
 from blockscale.formats import INT8
-from blockscale.kernels.repack import LANES, pack_lanes, packs_lanes
+from blockscale.kernels.repack import CPU_TILES, pack_cpu_tiles, packs_cpu_tiles
 from blockscale.layouts import CODES, SCALES, canonical
-from blockscale.layouts.lanes import CHUNK, TILE, pieces
+from blockscale.layouts.cpu_tiles import CHUNK, TILE, pieces
 
-CODE, SCALE = CODES["lanes"], SCALES["lanes"]
+CODE, SCALE = CODES["cpu_tiles"], SCALES["cpu_tiles"]
 needs_native = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 
 
@@ -92,7 +92,7 @@ def test_rows_are_cut_in_tiles(start, stop):
 
 
 def test_a_prepared_tensor_is_cut_at_tiles_only():
-    q = bs.quantize(torch.randn(3, 40, 64), bs.NVFP4).pack("lanes/lanes")
+    q = bs.quantize(torch.randn(3, 40, 64), bs.NVFP4).pack("cpu_tiles/cpu_tiles")
     assert q[1, 16:].dequantize().equal(q.dequantize()[1, 16:])
     with pytest.raises(IndexError, match="do not fall on the granularity 16"):
         q[1, 8:16]
@@ -117,10 +117,10 @@ def any_bytes(format, shape):
 
 def check_repack(format, codes, scale, shape):
     now = canonical(format)
-    assert packs_lanes(format, now, LANES, codes.device)
-    packed, scales = pack_lanes(codes, scale, format, now, shape)
-    assert torch.equal(packed, LANES.pack_codes(now.unpack_codes(codes, format, shape), format))
-    assert torch.equal(scales, LANES.pack_scale(now.unpack_scale(scale, format, shape), format))
+    assert packs_cpu_tiles(format, now, CPU_TILES, codes.device)
+    packed, scales = pack_cpu_tiles(codes, scale, format, now, shape)
+    assert torch.equal(packed, CPU_TILES.pack_codes(now.unpack_codes(codes, format, shape), format))
+    assert torch.equal(scales, CPU_TILES.pack_scale(now.unpack_scale(scale, format, shape), format))
 
 
 @needs_native
@@ -159,7 +159,7 @@ def test_prepare_is_that_packing(isa, fmt):
     assert prepared.pack(q.layout).codes.equal(q.codes)
 
 
-@pytest.mark.parametrize("place", ["lanes", "fragments"])
+@pytest.mark.parametrize("place", ["cpu_tiles", "fragments"])
 def test_storage_at_an_odd_address_is_unpacked(place):
     q = bs.quantize(torch.randn(48, 128), bs.MXFP8).pack(bs.layouts.Layout(place, place))
     memory = torch.empty(q.codes.numel() + 1, dtype=torch.uint8)

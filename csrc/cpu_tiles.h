@@ -1,4 +1,4 @@
-// The lanes layout: weights in the order that vector registers read them, for every m.
+// The cpu_tiles layout: weights in the order that vector registers read them, for every m.
 //
 // Rows go in tiles of 16, one row to a 32-bit lane; k goes in chunks of 32. A chunk of a tile is
 // `bits` vectors of 16 words, so that 32 codes of b bits fill exactly b words of a row. A word is
@@ -16,7 +16,7 @@
 #pragma once
 #include <cstdint>
 
-namespace blockscale::lanes {
+namespace blockscale::cpu_tiles {
 
 constexpr int ROWS = 16;   // of a tile
 constexpr int CHUNK = 32;  // k of a chunk
@@ -54,4 +54,4 @@ constexpr int64_t chunks(int64_t k) { return (k + CHUNK - 1) / CHUNK; }
 constexpr int64_t tile_words(int64_t k, int bits) { return chunks(k) * bits * ROWS; }
 constexpr int64_t tile_scales(int64_t k, int block) { return k / block * ROWS; }
 
-}  // namespace blockscale::lanes
+}  // namespace blockscale::cpu_tiles

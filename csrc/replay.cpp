@@ -1,9 +1,9 @@
 // The next call of a product on a GPU, as Python has made it before: checked, launched and returned
 // with little Python in between, which costs the host more than the launch does.
 //
-// A QuickCall holds what a settled plan has found out (see blockscale/ops/quick.py). `run` looks through
+// A Replay holds what a settled plan has found out (see blockscale/ops/replay.py). `run` looks through
 // those of a weight for one that agrees with the call in everything. Where none does it returns None:
-// Python then takes the call, with every check and every error message, and makes another QuickCall where
+// Python then takes the call, with every check and every error message, and makes another Replay where
 // it can.
 //
 // Only CPython's limited API is used, and of torch the table of C functions that DLPack defines: one file
@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr int kVersion = 4;  // that runtime/quick_call.py asks for
+constexpr int kVersion = 4;  // that runtime/replay.py asks for
 constexpr int kMostDimensions = 8;
 constexpr int kMostWeightTensors = 8;  // codes, scales, tensor scales and tables of gate and up
 constexpr Py_ssize_t kMostArgumentBytes = 4096;  // that a kernel takes
@@ -66,7 +66,7 @@ int (*view_of)(void *tensor, View *view) = nullptr;
 PyObject *tensor_type = nullptr, *parameter_type = nullptr, *is_grad_enabled = nullptr;
 PyObject *is_neg = nullptr;  // torch.Tensor's, not yet bound to one: found once
 PyObject *requires_grad_name = nullptr, *version_name = nullptr;
-PyTypeObject *quick_call_type = nullptr;
+PyTypeObject *replay_type = nullptr;
 
 // A tensor of some kind and shape.
 struct Facts {
@@ -94,7 +94,7 @@ struct Expected {
   Py_ssize_t at;  // where its address is put
 };
 
-struct QuickCall {
+struct Replay {
   PyObject_HEAD
   PyObject *key;                       // by which Python finds it
   PyObject *kept;                      // what must live as long
@@ -117,11 +117,11 @@ struct QuickCall {
 };
 
 // All that one holds.
-constexpr PyObject *QuickCall::*kHeld[] = {
-    &QuickCall::key,    &QuickCall::kept,      &QuickCall::up,     &QuickCall::activation,
-    &QuickCall::arguments, &QuickCall::x_map,  &QuickCall::config, &QuickCall::attributes,
-    &QuickCall::weights, &QuickCall::counted, &QuickCall::questions, &QuickCall::stream, &QuickCall::stream_arguments,
-    &QuickCall::empty,  &QuickCall::empty_arguments};
+constexpr PyObject *Replay::*kHeld[] = {
+    &Replay::key,    &Replay::kept,      &Replay::up,     &Replay::activation,
+    &Replay::arguments, &Replay::x_map,  &Replay::config, &Replay::attributes,
+    &Replay::weights, &Replay::counted, &Replay::questions, &Replay::stream, &Replay::stream_arguments,
+    &Replay::empty,  &Replay::empty_arguments};
 
 // Frees at the end of a scope.
 struct Owned {
@@ -227,7 +227,7 @@ Answer is_negated(const Operands &given) {
 }
 
 // Whether everything that was asked when the call was made is answered as it was. Answers are singletons.
-Answer still_holds(const QuickCall *call) {
+Answer still_holds(const Replay *call) {
   const Py_ssize_t count = PyTuple_Size(call->questions);
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject *question = PyTuple_GetItem(call->questions, i);
@@ -241,7 +241,7 @@ Answer still_holds(const QuickCall *call) {
 }
 
 // Whether the weights are where they were: torch can give a tensor other memory.
-bool weights_are_in_place(const QuickCall *call) {
+bool weights_are_in_place(const Replay *call) {
   const Py_ssize_t count = PyTuple_Size(call->weights);
   for (Py_ssize_t i = 0; i < count; ++i) {
     View seen;
@@ -251,7 +251,7 @@ bool weights_are_in_place(const QuickCall *call) {
 }
 
 // Whether torch has left those weights as they were whose changes it counts.
-Answer weights_are_unchanged(const QuickCall *call) {
+Answer weights_are_unchanged(const Replay *call) {
   long long version = 0;
   const Py_ssize_t count = PyTuple_Size(call->counted);
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -264,7 +264,7 @@ Answer weights_are_unchanged(const QuickCall *call) {
   return version == call->version ? Answer::kYes : Answer::kNo;
 }
 
-bool add_map(const QuickCall *call, char *arguments, const char *data, int64_t stride) {
+bool add_map(const Replay *call, char *arguments, const char *data, int64_t stride) {
   const Owned map(PyObject_CallFunction(call->x_map, "KL", static_cast<unsigned long long>(
       reinterpret_cast<uintptr_t>(data)), static_cast<long long>(stride)));
   char *bytes;
@@ -279,7 +279,7 @@ bool add_map(const QuickCall *call, char *arguments, const char *data, int64_t s
 }
 
 // The driver's status. Without the GIL: a launch waits where the queue of launches is full.
-int launch(const QuickCall *call, void *stream, char *arguments) {
+int launch(const Replay *call, void *stream, char *arguments) {
   LaunchConfig config;
   std::memcpy(&config, PyBytes_AsString(call->config), sizeof config);
   config.stream = stream;
@@ -294,12 +294,12 @@ int launch(const QuickCall *call, void *stream, char *arguments) {
 
 template <class Value>
 void put(char *arguments, Py_ssize_t at, Value value) {
-  static_assert(sizeof(Value) == 8, "as `new_quick_call` has checked");
+  static_assert(sizeof(Value) == 8, "as `new_replay` has checked");
   std::memcpy(arguments + at, &value, sizeof value);
 }
 
 // The result; null without an error where the call is not like this one.
-PyObject *attempt(const QuickCall *call, const Operands &given) {
+PyObject *attempt(const Replay *call, const Operands &given) {
   View of_x, of_others[kOthers];
   int64_t stride;
   const bool mapped = call->x_map != Py_None;
@@ -351,7 +351,7 @@ bool are_plain(const Operands &given) {
 PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
   if (count != 4 + kOthers || !PyList_Check(arguments[0]) || !view_of) {
     PyErr_SetString(PyExc_TypeError,
-                    "run(list of QuickCalls, x, bias, up_bias, group_sizes, up, activation), after use(...)");
+                    "run(list of Replays, x, bias, up_bias, group_sizes, up, activation), after use(...)");
     return nullptr;
   }
   PyObject *calls = arguments[0];
@@ -360,12 +360,12 @@ PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
     // Other threads may change the list meanwhile.
     for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
       PyObject *call = PyList_GetItem(calls, i);
-      if (Py_TYPE(call) != quick_call_type) {
-        PyErr_SetString(PyExc_TypeError, "a list of something else than QuickCalls");
+      if (Py_TYPE(call) != replay_type) {
+        PyErr_SetString(PyExc_TypeError, "a list of something else than Replays");
         return nullptr;
       }
       Py_IncRef(call);
-      PyObject *out = attempt(reinterpret_cast<QuickCall *>(call), given);
+      PyObject *out = attempt(reinterpret_cast<Replay *>(call), given);
       Py_DecRef(call);
       if (out || PyErr_Occurred()) return out;
     }
@@ -388,7 +388,7 @@ bool describe(PyObject *tensor, Facts *facts) {
 }
 
 // Where each tensor of the weights was when the call was planned.
-bool read_addresses(PyObject *addresses, QuickCall *call) {
+bool read_addresses(PyObject *addresses, Replay *call) {
   const Py_ssize_t count = PyTuple_Size(call->weights);
   if (count > kMostWeightTensors || PyTuple_Size(addresses) != count) {
     PyErr_SetString(PyExc_ValueError, "weights: up to 8 tensors, with an address each");
@@ -417,7 +417,7 @@ bool are_questions(PyObject *questions) {
   return true;
 }
 
-bool is_sound(const QuickCall *call) {
+bool is_sound(const Replay *call) {
   const Py_ssize_t size = PyBytes_Size(call->arguments);
   for (const Py_ssize_t at : {call->x_at, call->x_stride_at, call->out_at, call->others[kBias].at,
                               call->others[kUpBias].at, call->others[kGroupSizes].at}) {
@@ -426,13 +426,13 @@ bool is_sound(const QuickCall *call) {
   return PyBytes_Size(call->config) == sizeof(LaunchConfig) && call->launch && are_questions(call->questions);
 }
 
-PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *named) {
+PyObject *new_replay(PyTypeObject *type, PyObject *positional, PyObject *named) {
   static const char *names[] = {
       "key", "kept", "x", "bias", "up_bias", "group_sizes", "up", "activation", "arguments", "x_at",
       "x_stride_at", "out_at", "bias_at", "up_bias_at", "group_sizes_at", "x_map", "launch", "function",
       "config", "attributes", "weights", "addresses", "counted", "version", "questions", "stream", "stream_arguments",
       "empty", "empty_arguments", nullptr};
-  QuickCall told = {};  // nothing is held yet
+  Replay told = {};  // nothing is held yet
   PyObject *x, *others[kOthers], *addresses;
   unsigned long long entry, function;
   if (!PyArg_ParseTupleAndKeywords(
@@ -459,54 +459,54 @@ PyObject *new_quick_call(PyTypeObject *type, PyObject *positional, PyObject *nam
   PyObject *made = PyType_GenericAlloc(type, 0);
   if (!made) return nullptr;
   for (const auto member : kHeld) Py_IncRef(told.*member);
-  constexpr size_t kHead = offsetof(QuickCall, key);  // the interpreter's
+  constexpr size_t kHead = offsetof(Replay, key);  // the interpreter's
   std::memcpy(reinterpret_cast<char *>(made) + kHead, reinterpret_cast<char *>(&told) + kHead,
               sizeof told - kHead);
   return made;
 }
 
 // Weights know their calls, and calls the weights: in circles, where two are gate and up of each other.
-int visit_quick_call(PyObject *self, visitproc visit, void *arg) {
+int visit_replay(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(reinterpret_cast<PyObject *>(Py_TYPE(self)));
-  for (const auto member : kHeld) Py_VISIT(reinterpret_cast<QuickCall *>(self)->*member);
+  for (const auto member : kHeld) Py_VISIT(reinterpret_cast<Replay *>(self)->*member);
   return 0;
 }
 
-int clear_quick_call(PyObject *self) {
+int clear_replay(PyObject *self) {
   for (const auto member : kHeld) {
-    PyObject *held = reinterpret_cast<QuickCall *>(self)->*member;
-    reinterpret_cast<QuickCall *>(self)->*member = nullptr;
+    PyObject *held = reinterpret_cast<Replay *>(self)->*member;
+    reinterpret_cast<Replay *>(self)->*member = nullptr;
     Py_DecRef(held);
   }
   return 0;
 }
 
-void free_quick_call(PyObject *self) {
+void free_replay(PyObject *self) {
   PyObject_GC_UnTrack(self);
-  clear_quick_call(self);
+  clear_replay(self);
   PyTypeObject *type = Py_TYPE(self);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DecRef(reinterpret_cast<PyObject *>(type));
 }
 
 PyMemberDef members[] = {
-    {"key", T_OBJECT_EX, offsetof(QuickCall, key), READONLY, "by which Python finds it"},
-    {"kept", T_OBJECT_EX, offsetof(QuickCall, kept), READONLY, "what lives as long"},
-    {"version", T_LONGLONG, offsetof(QuickCall, version), READONLY, "the sum of the weights' versions"},
+    {"key", T_OBJECT_EX, offsetof(Replay, key), READONLY, "by which Python finds it"},
+    {"kept", T_OBJECT_EX, offsetof(Replay, kept), READONLY, "what lives as long"},
+    {"version", T_LONGLONG, offsetof(Replay, version), READONLY, "the sum of the weights' versions"},
     {nullptr, 0, 0, 0, nullptr},
 };
 
 PyType_Slot slots[] = {
     {Py_tp_doc, const_cast<char *>("What a settled plan has found out, for `run`.")},
-    {Py_tp_new, reinterpret_cast<void *>(new_quick_call)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(free_quick_call)},
-    {Py_tp_traverse, reinterpret_cast<void *>(visit_quick_call)},
-    {Py_tp_clear, reinterpret_cast<void *>(clear_quick_call)},
+    {Py_tp_new, reinterpret_cast<void *>(new_replay)},
+    {Py_tp_dealloc, reinterpret_cast<void *>(free_replay)},
+    {Py_tp_traverse, reinterpret_cast<void *>(visit_replay)},
+    {Py_tp_clear, reinterpret_cast<void *>(clear_replay)},
     {Py_tp_members, members},
     {0, nullptr},
 };
 
-PyType_Spec spec = {"blockscale.runtime._quick_call.QuickCall", sizeof(QuickCall), 0,
+PyType_Spec spec = {"blockscale.runtime._replay.Replay", sizeof(Replay), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
 // use(exchange, tensor, parameter, is_grad_enabled): torch's, once.
@@ -550,21 +550,21 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_quick_call", "See csrc/quick_call.cpp.", -1, functions,
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_replay", "See csrc/replay.cpp.", -1, functions,
                           nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__quick_call() {
+PyMODINIT_FUNC PyInit__replay() {
   PyObject *module = PyModule_Create(&definition);
   if (!module) return nullptr;
   requires_grad_name = PyUnicode_InternFromString("requires_grad");
   version_name = PyUnicode_InternFromString("_version");
   PyObject *type = PyType_FromSpec(&spec);
-  quick_call_type = reinterpret_cast<PyTypeObject *>(type);
+  replay_type = reinterpret_cast<PyTypeObject *>(type);
   if (requires_grad_name && version_name && type && !PyModule_AddIntConstant(module, "VERSION", kVersion)) {
     Py_IncRef(type);  // one for the module, one for `run`
-    if (!PyModule_AddObject(module, "QuickCall", type)) return module;
+    if (!PyModule_AddObject(module, "Replay", type)) return module;
     Py_DecRef(type);
   }
   Py_DecRef(module);

@@ -16,19 +16,19 @@ from typing import Any
 
 import torch
 
-from blockscale.runtime.environment import quick_call_override
+from blockscale.runtime.environment import replay_override
 from blockscale.runtime.installed import installed_file
 
 _VERSION = 4
-_NAME, _FILE = "blockscale.runtime._quick_call", "_quick_call.abi3.so"
+_NAME, _FILE = "blockscale.runtime._replay", "_replay.abi3.so"
 
 
 @lru_cache(maxsize=1)
-def load_quick_call() -> Any | str:
-    """The module of csrc/quick_call.cpp, or why there is none."""
-    override = quick_call_override()
+def load_replay() -> Any | str:
+    """The module of csrc/replay.cpp, or why there is none."""
+    override = replay_override()
     if override == "0":
-        return "BLOCKSCALE_QUICK_CALL=0 turns it off"
+        return "BLOCKSCALE_REPLAY=0 turns it off"
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "this Python does not load extensions for CPython's stable ABI"
     path = Path(override) if override else installed_file(_FILE)

@@ -5,8 +5,18 @@ import torch
 
 import blockscale as bs
 from blockscale.kernels.prepared import fragments
-from blockscale.tensor import find_plan
-from quick_machine import NEEDS_EXTENSION, K, N, Watching, experts, quickly, rows, settle, unaligned
+from blockscale.tensor import plan_cache
+from replay_machine import (
+    NEEDS_EXTENSION,
+    K,
+    N,
+    Watching,
+    experts,
+    replayed,
+    rows,
+    settle,
+    unaligned,
+)
 
 pytestmark = NEEDS_EXTENSION
 
@@ -16,9 +26,9 @@ def test_tensor_scales_are_watched_like_codes(machine, q):
     x = rows(1)
     plan = machine.plan(q, x)
     settle(x, q)
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
     q.tensor_scale.mul_(2)
-    assert quickly(q, x) is None
+    assert replayed(q, x) is None
     bs.matmul(x, q)
     assert plan.launch._arguments.from_buffer_copy(machine.launches[-1][3]).settled == 0
 
@@ -29,18 +39,18 @@ def test_another_up_activation_or_sizes_are_left_to_python(machine, unread, monk
     machine.plan(gate, x, up=(up, None), sizes=sizes)
     for _ in range(3):
         bs.grouped_gated_matmul(x, gate, up, sizes)
-    assert quickly(gate, x, sizes=sizes, up=up, activation="silu") is not None
-    assert quickly(gate, x, sizes=sizes, up=experts(), activation="silu") is None
-    assert quickly(gate, x, sizes=sizes, up=up, activation="gelu") is None
-    assert quickly(gate, x, sizes=sizes.int(), up=up, activation="silu") is None
-    assert quickly(gate, x, sizes=sizes.repeat(2)[::2], up=up, activation="silu") is None
-    assert quickly(gate, x, sizes=None, up=up, activation="silu") is None
-    assert quickly(gate, x, torch.randn(3, N), sizes=sizes, up=up, activation="silu") is None
+    assert replayed(gate, x, sizes=sizes, up=up, activation="silu") is not None
+    assert replayed(gate, x, sizes=sizes, up=experts(), activation="silu") is None
+    assert replayed(gate, x, sizes=sizes, up=up, activation="gelu") is None
+    assert replayed(gate, x, sizes=sizes.int(), up=up, activation="silu") is None
+    assert replayed(gate, x, sizes=sizes.repeat(2)[::2], up=up, activation="silu") is None
+    assert replayed(gate, x, sizes=None, up=up, activation="silu") is None
+    assert replayed(gate, x, torch.randn(3, N), sizes=sizes, up=up, activation="silu") is None
     with pytest.raises(TypeError, match="group_sizes is None"):
         bs.grouped_gated_matmul(x, gate, up, None)
     for value, checked in (("", False), ("0", False), ("1", True), ("yes", True)):
         monkeypatch.setenv("BLOCKSCALE_CHECK", value)
-        found = quickly(gate, x, sizes=sizes, up=up, activation="silu")
+        found = replayed(gate, x, sizes=sizes, up=up, activation="silu")
         assert (found is None) == checked == bs.runtime.checks_enabled()
 
 
@@ -70,9 +80,9 @@ def test_x_that_is_left_to_python(machine, q, reason):
     machine.plan(q, x)
     settle(x, q)
     launched = len(machine.launches)
-    assert quickly(q, UNUSUAL[reason]()) is None
+    assert replayed(q, UNUSUAL[reason]()) is None
     assert len(machine.launches) == launched
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
 
 
 def test_biases_that_are_left_to_python(machine, q):
@@ -80,11 +90,11 @@ def test_biases_that_are_left_to_python(machine, q):
     machine.plan(q, x, bias)
     settle(x, q, bias)
     for other in (None, torch.randn(1), bias.bfloat16(), torch.randn(2 * N)[::2], "bias"):
-        assert quickly(q, x, other) is None
-    assert quickly(q, x, torch.randn(N)) is not None
-    assert quickly(q, x, torch.nn.Parameter(bias)) is not None
+        assert replayed(q, x, other) is None
+    assert replayed(q, x, torch.randn(N)) is not None
+    assert replayed(q, x, torch.nn.Parameter(bias)) is not None
     with torch.enable_grad():
-        assert quickly(q, x, torch.nn.Parameter(bias)) is None
+        assert replayed(q, x, torch.nn.Parameter(bias)) is None
 
 
 class Listening(torch.overrides.TorchFunctionMode):
@@ -100,8 +110,8 @@ def test_watchers_and_wishes(machine, q, watcher):
     machine.plan(q, x)
     settle(x, q)
     with watcher():
-        assert quickly(q, x) is None
-    assert quickly(q, x) is not None
+        assert replayed(q, x) is None
+    assert replayed(q, x) is not None
 
 
 def test_transforms_and_traces(machine, q):
@@ -111,13 +121,13 @@ def test_transforms_and_traces(machine, q):
     told = []
 
     def ask(y):
-        told.append(quickly(q, x))
+        told.append(replayed(q, x))
         return y
 
     torch.vmap(ask)(torch.ones(2))
     torch.jit.trace(ask, torch.ones(2), check_trace=False)
     assert told == [None, None]
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
 
 
 def test_gradients(machine, q):
@@ -125,10 +135,10 @@ def test_gradients(machine, q):
     machine.plan(q, x)
     settle(x, q)
     with torch.enable_grad():
-        assert quickly(q, x) is not None
-        assert quickly(q, torch.nn.Parameter(x)) is None
-        assert quickly(q, rows(1).requires_grad_()) is None
-    assert quickly(q, torch.nn.Parameter(x)) is not None
+        assert replayed(q, x) is not None
+        assert replayed(q, torch.nn.Parameter(x)) is None
+        assert replayed(q, rows(1).requires_grad_()) is None
+    assert replayed(q, torch.nn.Parameter(x)) is not None
 
 
 @pytest.mark.parametrize("forbidden", [False, True])
@@ -138,7 +148,7 @@ def test_compilers_never_see_it(monkeypatch, forbidden):
 
     canonical = bs.quantize(torch.randn(32, 64), bs.NVFP4)
     if forbidden:
-        monkeypatch.setattr(find_plan, "_run_quickly", forbid)
+        monkeypatch.setattr(plan_cache, "_run_replay", forbid)
         with pytest.raises(AssertionError):
             bs.matmul(torch.randn(1, 64), canonical)
     compiled = torch.compile(
@@ -161,8 +171,8 @@ def test_weights_that_change_settle_again(machine, q):
         kinds = [plan.launch._arguments.from_buffer_copy(each[3]) for each in machine.launches]
         settled.append([each.settled for each in kinds])
         assert machine.kernels - before == (0 if len(settled) == 1 else 1)
-        assert len(q.quick_calls) == 1
-        assert quickly(q, x) is not None
+        assert len(q.replays) == 1
+        assert replayed(q, x) is not None
     assert settled == [5 * [1], [0, 0, 1, 1, 1], [0, 0, 1, 1, 1]]
 
 
@@ -174,7 +184,7 @@ def test_weights_of_inference_have_no_version(machine, frozen):
         x = rows(1)
         plan = machine.plan(q, x)
         settle(x, q)
-        out = quickly(q, x)
+        out = replayed(q, x)
         assert out.is_inference()
     kind = plan.launch._arguments
     assert kind.from_buffer_copy(machine.launches[-1][3]).settled == frozen
@@ -187,7 +197,7 @@ def test_weights_that_nobody_has_frozen_are_read_after_the_kernel_ahead(machine)
     plan = machine.plan(q, x)
     settle(x, q)
     for _ in range(3):
-        assert quickly(q, x) is not None
+        assert replayed(q, x) is not None
     told = [plan.launch._arguments.from_buffer_copy(each[3]).settled for each in machine.launches]
     assert told == 6 * [0]
 
@@ -212,16 +222,16 @@ def test_weights_that_move_are_left_to_python(machine, part, way, frozen):
     x = rows(1)
     plan = machine.plan(q, x)
     settle(x, q)
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
     tensor = getattr(q, part)
     MOVES[way](tensor, tensor.clone())
-    assert quickly(q, x) is None
+    assert replayed(q, x) is None
     assert not plan.is_in_place
     launched = len(machine.launches)
     (key,) = q.plans
-    assert find_plan.find_plan(x, [q], [None], None, None, None, None) == (key, None)
+    assert plan_cache.cached_plan(x, [q], [None], None, None, None, None) == (key, None)
     assert not q.plans
-    assert not q.quick_calls
+    assert not q.replays
     assert len(machine.launches) == launched
 
 
@@ -231,11 +241,11 @@ def test_another_choice_of_kernel(machine, q):
     settle(x, q)
     machine.forget_choices()
     machine.choice = machine.choice._replace(reason="tuned")
-    assert quickly(q, x) is None
+    assert replayed(q, x) is None
     plan = machine.plan(q, x)
     settle(x, q)
-    assert [each.kept for each in q.quick_calls] == [plan]
-    assert quickly(q, x) is not None
+    assert [each.kept for each in q.replays] == [plan]
+    assert replayed(q, x) is not None
 
 
 def test_more_dimensions_than_it_compares_are_left_to_python(machine, q):
@@ -243,13 +253,13 @@ def test_more_dimensions_than_it_compares_are_left_to_python(machine, q):
     machine.plan(q, x)
     for _ in range(5):
         assert bs.matmul(x, q).shape == (*[1] * 7, 2, N)
-    assert not q.quick_calls
+    assert not q.replays
 
 
 def test_forward_gradients_are_left_to_python(machine, q):
     x = rows(1)
     machine.plan(q, x)
     settle(x, q)
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
     with torch.autograd.forward_ad.dual_level():
-        assert quickly(q, x) is None
+        assert replayed(q, x) is None

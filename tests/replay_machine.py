@@ -19,15 +19,15 @@ from blockscale.kernels.matmul.stream import launcher as stream_launch
 from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.kernels.prepared import fragments
 from blockscale.ops import plan as plans
-from blockscale.ops import quick
+from blockscale.ops import replay
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import load_quick_call, torch_private
+from blockscale.runtime import load_replay, torch_private
 from blockscale.runtime.cuda import functions
 from blockscale.runtime.cuda.driver import LaunchAttribute, LaunchConfig
-from blockscale.tensor import find_plan
+from blockscale.tensor import plan_cache
 
-LOADED = load_quick_call()
+LOADED = load_replay()
 NEEDS_EXTENSION = pytest.mark.skipif(isinstance(LOADED, str), reason=str(LOADED))
 
 
@@ -54,7 +54,7 @@ class Machine:
         chosen = lru_cache(maxsize=None)(lambda problem: self.choice)
         self.forget_choices = chosen.cache_clear
         monkeypatch.setattr(plans, "choose", chosen)
-        monkeypatch.setattr(quick, "choose", chosen)
+        monkeypatch.setattr(replay, "choose", chosen)
 
     def _function(self, build, device):
         self.kernels += 1
@@ -123,7 +123,7 @@ class Machine:
             addresses=tuple(tensor.data_ptr() for tensor in tensors),
         )
         activation = "silu" if gated else None
-        q.plans[find_plan.plan_key(x, weights, biases, sizes, activation, None, None)] = plan
+        q.plans[plan_cache.plan_key(x, weights, biases, sizes, activation, None, None)] = plan
         return plan
 
 
@@ -140,14 +140,14 @@ def experts():
 
 
 def settle(x, q, bias=None):
-    """Three calls by Python, the last of which leaves a quick one."""
+    """Three calls by Python, the last of which leaves a replay."""
     for _ in range(3):
         bs.linear(x, q, bias)
-    assert len(q.quick_calls) >= 1
+    assert len(q.replays) >= 1
 
 
-def quickly(q, x, bias=None, up_bias=None, sizes=None, up=None, activation=None):
-    return ops.run_quickly(q.quick_calls, x, bias, up_bias, sizes, up, activation)
+def replayed(q, x, bias=None, up_bias=None, sizes=None, up=None, activation=None):
+    return ops.run_replay(q.replays, x, bias, up_bias, sizes, up, activation)
 
 
 def without_out(launch, kind):

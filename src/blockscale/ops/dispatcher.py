@@ -16,7 +16,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 QUESTIONS = find_questions()
 
 
-def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:
+def can_skip_dispatcher(tensors: Iterable[Tensor | None]) -> bool:
     """Nobody needs to see the call as an op: no compiler, gradient, mode, transform or subclass.
     Nor a tensor that stands in memory with the other sign, which the dispatcher resolves."""
     if QUESTIONS is None or torch.compiler.is_compiling():

@@ -1,4 +1,4 @@
-"""How a call finds what a call like it has found out before: its plan, or a quick call.
+"""How a call finds what a call like it has found out before: its plan, or a replay of it.
 
 Both are kept with the first weight. Every call comes this way first, and a small product is over
 sooner than a call is checked: what can be asked once is asked once.
@@ -22,11 +22,11 @@ from blockscale.tensor.qtensor import QTensor
 _MOST_PLANS = 256  # kept with a weight: more would be shapes that do not come back
 
 # Asked at every call, so found once.
-_run_quickly, _is_compiling = ops.run_quickly, torch.compiler.is_compiling
+_run_replay, _is_compiling = ops.run_replay, torch.compiler.is_compiling
 _counts_versions = counts_versions()
 
 
-def repeat_quickly(
+def replay_call(
     x: Tensor | QTensor,
     w: QTensor,
     bias: Tensor | None,
@@ -36,12 +36,12 @@ def repeat_quickly(
     activation: str | Activation | None = None,
 ) -> Tensor | None:
     """A call like one before it; None where it takes more than that."""
-    if _run_quickly is None or _is_compiling() or w.__class__ is not QTensor:
+    if _run_replay is None or _is_compiling() or w.__class__ is not QTensor:
         return None
-    return _run_quickly(w.quick_calls, x, bias, up_bias, group_sizes, up, activation)
+    return _run_replay(w.replays, x, bias, up_bias, group_sizes, up, activation)
 
 
-def find_plan(
+def cached_plan(
     x: Tensor | QTensor,
     weights: list[QTensor],
     biases: list[Tensor | None],
@@ -52,10 +52,10 @@ def find_plan(
 ) -> tuple[Hashable | None, ops.Plan | None]:
     """The key of the call, None where it can have no plan; and its plan, if there is one by now."""
     if isinstance(x, Tensor):
-        unobserved = ops.is_unobserved((x, *biases))
+        skips = ops.can_skip_dispatcher((x, *biases))
     else:
-        unobserved = isinstance(x, QTensor) and ops.is_unobserved((*x.tensors, *biases))
-    if not unobserved:
+        skips = isinstance(x, QTensor) and ops.can_skip_dispatcher((*x.tensors, *biases))
+    if not skips:
         return None, None
     key = plan_key(x, weights, biases, group_sizes, activation, x_format, out_dtype)
     plan = None if key is None else weights[0].plans.get(key)
@@ -70,7 +70,7 @@ def find_plan(
 def _forget(w: QTensor) -> None:
     """What was found out before its memory moved: the rest would keep the old memory alive."""
     w.plans.clear()
-    w.quick_calls.clear()
+    w.replays.clear()
 
 
 def keep_new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -> ops.Plan | None:

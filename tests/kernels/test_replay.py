@@ -5,8 +5,8 @@ import torch
 
 import blockscale as bs
 from blockscale.kernels.matmul.stream import launcher as stream_launch
-from blockscale.ops import quick
-from quick_machine import NEEDS_EXTENSION, K, N, experts, quickly, rows, settle, without_out
+from blockscale.ops import replay
+from replay_machine import NEEDS_EXTENSION, K, N, experts, replayed, rows, settle, without_out
 
 pytestmark = NEEDS_EXTENSION
 
@@ -18,7 +18,7 @@ def test_it_launches_what_python_would(machine, q, shape, biased, dtype):
     x, bias = rows(*shape, dtype=dtype), torch.randn(N) if biased else None
     plan = machine.plan(q, x, bias)
     settle(x, q, bias)
-    out = quickly(q, x, bias)
+    out = replayed(q, x, bias)
     assert out.shape == (*shape, N)
     assert out.dtype == dtype
     assert out.is_contiguous()
@@ -55,9 +55,9 @@ def test_other_verbs_are_launched_as_python_would(machine, unread, gated, biased
 
     for _ in range(3):
         call()
-    assert len(gate.quick_calls) == 1
+    assert len(gate.replays) == 1
     more = (up, "silu") if gated else (None, None)
-    out = quickly(gate, x, biases[0], biases[1] if gated else None, sizes, *more)
+    out = replayed(gate, x, biases[0], biases[1] if gated else None, sizes, *more)
     assert out.shape == (5, N)
     by_python, by_c = machine.launches[-2:]
     kind = plan.launch._arguments
@@ -81,7 +81,7 @@ def test_kernels_that_need_a_map_of_x_get_it(machine, q, monkeypatch):
     x = rows(64)
     plan = machine.plan(q, x, wide=True)
     settle(x, q)
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
     assert asked[-1] == asked[-2]
     by_python, by_c = (
         plan.launch._arguments.from_buffer_copy(at[3]) for at in machine.launches[-2:]
@@ -90,14 +90,14 @@ def test_kernels_that_need_a_map_of_x_get_it(machine, q, monkeypatch):
     by_python.x_map, by_python.out = by_c.x_map, by_c.out
     assert bytes(by_python) == bytes(by_c)
     overlapping = rows(1).expand(64, K)
-    assert quickly(q, overlapping) is None
+    assert replayed(q, overlapping) is None
 
 
 def test_rows_of_something_larger_are_taken_where_they_are(machine, q):
     x = torch.randn(4, 2 * K).bfloat16()[:, :K]
     plan = machine.plan(q, x)
     settle(x, q)
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
     arguments = plan.launch._arguments.from_buffer_copy(machine.launches[-1][3])
     assert (arguments.x, arguments.x_stride) == (x.data_ptr(), 2 * K)
 
@@ -107,7 +107,7 @@ def test_the_last_of_many_tokens(machine, q, cut):
     x = rows(3, 5)[cut]
     plan = machine.plan(q, x)
     settle(x, q)
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
     by_python, by_c = machine.launches[-2:]
     kind = plan.launch._arguments
     assert without_out(by_c, kind) == without_out(by_python, kind)
@@ -119,25 +119,25 @@ def test_other_streams_and_devices(machine, q):
     machine.plan(q, x)
     settle(x, q)
     machine.stream = 2**63 + 11
-    assert quickly(q, x) is not None
+    assert replayed(q, x) is not None
     assert machine.launches[-1][0][7] == 2**63 + 11
     machine.device = 1
-    assert quickly(q, x) is None
+    assert replayed(q, x) is None
 
 
 def test_several_shapes_are_kept_and_not_too_many(machine, q):
-    every = [rows(m) for m in range(1, quick._MOST + 4)]
+    every = [rows(m) for m in range(1, replay._MOST + 4)]
     for x in every:
         machine.plan(q, x)
         for _ in range(4):
             bs.matmul(x, q)
-    kept = list(q.quick_calls)
-    assert len(kept) == quick._MOST
-    found = [quickly(q, x) is not None for x in every]
-    assert found == [True] * quick._MOST + [False] * 3
+    kept = list(q.replays)
+    assert len(kept) == replay._MOST
+    found = [replayed(q, x) is not None for x in every]
+    assert found == [True] * replay._MOST + [False] * 3
     bs.matmul(every[-1], q)
-    assert q.quick_calls == kept  # others do not make room: each would be made again and again
+    assert q.replays == kept  # others do not make room: each would be made again and again
     q.scale.copy_(q.scale)
     settle(every[-1], q)
-    assert quickly(q, every[-1]) is not None  # those before it are of no use any more
-    assert len(q.quick_calls) <= quick._MOST
+    assert replayed(q, every[-1]) is not None  # those before it are of no use any more
+    assert len(q.replays) <= replay._MOST
