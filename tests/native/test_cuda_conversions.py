@@ -2,8 +2,6 @@
 
 import ctypes
 import shutil
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +18,8 @@ from blockscale.numerics import (
     tensor_scale_of,
 )
 from blockscale.numerics.elements import decode
-from blockscale.runtime.cuda import FOLDER
 from hard_inputs import DTYPES, EVERY, any_bits, codebook, columns, hard_rows, row_scales
+from native.host_library import host_library
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 SOURCE = Path(__file__).parent / "cuda_conversions.cpp"
@@ -53,14 +51,10 @@ class Conversions:
             "BS_RECIPROCAL_OFF": off,
         }
         defined = [f"-D{name}={value}" for name, value in definitions.items()]
-        with tempfile.TemporaryDirectory() as folder:
-            library = f"{folder}/conversions.so"
-            subprocess.run(
-                ["c++", "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-Wall",
-                 "-Werror", "-Wno-unknown-pragmas", f"-I{FOLDER}", *defined, SOURCE, "-o", library],
-                check=True,
-            )  # fmt: skip
-            self.library = ctypes.CDLL(library)
+        self.library = host_library(
+            "-std=c++17", "-O1", "-ffp-contract=off", "-Wall", "-Werror", "-Wno-unknown-pragmas",
+            *defined, SOURCE,
+        )  # fmt: skip
         self.format = format
         self.codebook = torch.tensor(format.codebook) if format.is_codebook else None
 

@@ -6,8 +6,6 @@ other. The arithmetic has a test of its own, with more formats and harder number
 
 import ctypes
 import shutil
-import subprocess
-import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,8 +24,8 @@ from blockscale.layouts import Layout, canonical
 from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
 from blockscale.ops.quantize import storage
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime.cuda import FOLDER
 from hard_inputs import DTYPES, any_parts, hard_rows, row_scales
+from native.host_library import host_library
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 SOURCE = Path(__file__).parent / "cuda_host.cpp"
@@ -40,14 +38,9 @@ class HostFunction:
     def __init__(self, build):
         defined = [f"-D{name}={value}" for name, value in build.defines]
         defined += [f'-DKERNEL_FILE="{build.path}"', f"-DKERNEL={build.entry}"]
-        with tempfile.TemporaryDirectory() as folder:
-            library = f"{folder}/kernel.so"
-            subprocess.run(
-                ["c++", "-std=c++20", "-O0", "-ffp-contract=off", "-fPIC", "-shared", "-pthread",
-                 "-w", f"-I{FOLDER}", *defined, SOURCE, "-o", library],
-                check=True,
-            )  # fmt: skip
-            self.library = ctypes.CDLL(library)
+        self.library = host_library(
+            "-std=c++20", "-O0", "-ffp-contract=off", "-pthread", "-w", *defined, SOURCE
+        )
 
     def launch(self, grid, threads, shared, stream, arguments, overlap=False):
         assert self.library.size_of_arguments() == ctypes.sizeof(arguments)
