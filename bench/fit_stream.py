@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
@@ -43,7 +43,10 @@ class Timing(NamedTuple):
 
 
 def read(paths: Iterable[str | Path]) -> list[Timing]:
-    """Of legal configs without spills, with no more room on an SM than their CTAs take."""
+    """Of legal configs without spills, with no more room on an SM than their CTAs take.
+
+    A config is read with the CTAs that an SM held: some sweeps asked for fewer or more of them.
+    """
     found: list[Timing] = []
     for path in paths:
         for line in Path(path).read_text().splitlines():
@@ -53,7 +56,7 @@ def read(paths: Iterable[str | Path]) -> list[Timing]:
                 (config, microseconds)
                 for numbers, held, spilled, microseconds in rows
                 if not spilled
-                and is_legal(config := read_config(numbers), problem)
+                and is_legal(config := replace(read_config(numbers), ctas_per_sm=held), problem)
                 and held <= ctas_of_busiest(config, problem)
             ]
             best = min((each for _, each in timed), default=0)

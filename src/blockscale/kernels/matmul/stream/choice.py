@@ -35,8 +35,9 @@ def _without_details(problem: Problem) -> Problem:
 
 @lru_cache(maxsize=4096)
 def _ranked(problem: Problem) -> tuple[Config, ...]:
-    times = {each: cost(problem, each).microseconds for each in every_config(problem)}
-    ranked = sorted(times, key=lambda config: times[config])[:_KEPT]
+    configs = list(every_config(problem))
+    times = [cost(problem, each).microseconds for each in configs]
+    ranked = [configs[i] for i in sorted(range(len(configs)), key=times.__getitem__)[:_KEPT]]
     known = exception(problem)
     if known is not None and is_legal(known.config, problem):
         ranked = list(dict.fromkeys((known.config, *ranked)))

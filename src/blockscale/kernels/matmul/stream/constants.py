@@ -20,7 +20,7 @@ class Algorithm:
     chain: float  # how much longer a warp takes alone than it issues
     meeting: float  # cycles that a warp waits for others after a stage
     load: float  # cycles from asking for a stage to having it
-    l2: float  # terabytes of x a second
+    l2: float  # how much of the L2's rate x comes at
     start: float  # of a CTA, from its launch to its first stage and from its last sum to its end
     hidden: float  # share of that which idle SMs hide
     tail: float  # how much of a last round's idle places is lost
@@ -64,7 +64,7 @@ ALGORITHMS = {
         chain=1.04,
         meeting=7.044,
         load=191.1,
-        l2=2.663,
+        l2=0.484182,
         start=1.758,
         hidden=0.3669,
         tail=0.5227,
@@ -85,7 +85,7 @@ ALGORITHMS = {
         chain=1.054,
         meeting=67.38,
         load=30.06,
-        l2=4.329,
+        l2=0.787091,
         start=1.509,
         hidden=0.3547,
         tail=0.5598,
@@ -106,7 +106,7 @@ ALGORITHMS = {
         chain=1.363,
         meeting=0.397,
         load=2062,
-        l2=11.47,
+        l2=2.085455,
         start=1.383,
         hidden=0.488,
         tail=0.7922,

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from blockscale.kernels.matmul.stream.config import Config, decodes_x, rows_each
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
-from blockscale.kernels.matmul.stream.space import busy_matrices, ctas
+from blockscale.kernels.matmul.stream.space import busy_matrices
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import multiprocessors
 
 _ALIKE = {"e3m2": "e2m3", "e5m2": "e4m3"}  # elements that take as long to decode
-_DRAM = 4.42e6  # bytes in a microsecond, of a large read
-_CYCLES = 1830.0  # of an SM in a microsecond
-_PRODUCTS = 2048  # of 16-bit numbers by the tensor cores of an SM, in a cycle
 _SCHEDULERS = 4  # of an SM
 _STEP = 16  # k of one mma
 _COPIED = 512  # bytes that a warp copies at a time
@@ -32,8 +31,19 @@ _STORED = 64  # bytes of shared memory that sums take a cycle for
 _BETWEEN = 14  # bytes of another SM's shared memory that come in a cycle
 
 
-@dataclass(frozen=True)
-class Work:
+class Rates(NamedTuple):
+    """How fast a GPU is: all that a prediction needs to know of it beside its number of SMs."""
+
+    dram: float  # bytes in a microsecond, of a large read
+    l2: float  # the same of its L2
+    cycles: float  # of an SM in a microsecond
+    products: int  # of 16-bit numbers by the tensor cores of an SM, in a cycle
+
+
+H200 = Rates(dram=4.42e6, l2=5.5e6, cycles=1830.0, products=2048)  # where the sweeps were timed
+
+
+class Work(NamedTuple):
     """What a launch does, counted: all that a prediction needs to know of problem and config."""
 
     algorithm: str  # "few", "mma" or "wgmma"
@@ -60,19 +70,40 @@ class Work:
     ragged: bool
 
 
+class _Facts(NamedTuple):
+    """Of a problem, whatever its config."""
+
+    element: str
+    processors: int
+    matrices: float  # of weights that have rows
+    rows: float  # of x, of each of them
+    weight_bytes: float  # of all
+
+
+@lru_cache(maxsize=16)
+def _facts(problem: Problem) -> _Facts:
+    format, matrices = problem.w_kind.format, busy_matrices(problem)
+    weights = matrices * (2 if problem.gated else 1) * problem.n * problem.k
+    return _Facts(
+        element=_ALIKE.get(format.element.name, format.element.name),
+        processors=multiprocessors(problem.target),
+        matrices=matrices,
+        rows=rows_each(problem),
+        weight_bytes=weights * (format.element.bits / 8 + 1 / format.block),
+    )
+
+
 def count(problem: Problem, config: Config) -> Work:
-    format, processors = problem.w_kind.format, multiprocessors(problem.target)
-    every, each = ctas(config, problem), rows_each(problem)
+    element, processors, matrices, rows, weight_bytes = _facts(problem)
+    every = config.output_tiles(problem) * config.splits * matrices
     resident = min(config.ctas_per_sm, max(1, ceil(every / processors)))
-    branches = 2 if problem.gated else 1
-    weights = busy_matrices(problem) * branches * problem.n * problem.k
     return Work(
         algorithm="wgmma" if config.wgmma else "few" if config.tile_m < 8 else "mma",
-        element=_ALIKE.get(format.element.name, format.element.name),
+        element=element,
         table=config.shared_table,
         tiles=config.tiles_per_warp,
         tile_m=config.tile_m,
-        rows=min(config.tile_m, max(each, 1)),
+        rows=min(config.tile_m, max(rows, 1)),
         n_warps=config.n_warps,
         k_warps=config.k_warps,
         stages=config.stages,
@@ -80,12 +111,12 @@ def count(problem: Problem, config: Config) -> Work:
         ctas=every,
         resident=resident,
         rounds=every / (processors * resident),
-        turns=max(1, ceil(each / config.tile_m)),
+        turns=max(1, ceil(rows / config.tile_m)),
         stages_of_k=ceil(ceil(problem.k / config.tile_k) / config.splits),
         splits=config.splits,
         k=problem.k,
         weight_rows=config.weight_rows,
-        weight_bytes=weights * (format.element.bits / 8 + 1 / format.block),
+        weight_bytes=weight_bytes,
         coded=decodes_x(problem, config),
         gated=problem.gated,
         ragged=problem.ragged,
@@ -104,7 +135,7 @@ class Cost:
         return max(self.bounds, key=lambda name: self.bounds[name])
 
 
-def predict(work: Work, algorithm: Algorithm, shared: Shared) -> Cost:
+def predict(work: Work, algorithm: Algorithm, shared: Shared, rates: Rates = H200) -> Cost:
     rounds = work.rounds
     if rounds <= 1:
         rounds = 1.0
@@ -114,7 +145,7 @@ def predict(work: Work, algorithm: Algorithm, shared: Shared) -> Cost:
     passes = rounds * work.turns
     x_bytes = 2 * work.rows * work.k / work.splits
     warps = work.n_warps * work.k_warps
-    cycles = _cycles_of_stage(work, algorithm, shared) / _CYCLES
+    cycles = _cycles_of_stage(work, algorithm, shared) / rates.cycles
     steps = ceil(work.stages_of_k / work.k_warps)
     ahead = work.stages - (0.5 if work.algorithm == "wgmma" else 1)
     bounds = {
@@ -123,23 +154,23 @@ def predict(work: Work, algorithm: Algorithm, shared: Shared) -> Cost:
         / work.k_warps
         * cycles
         * ceil(work.resident * warps / _SCHEDULERS),
-        "latency": passes * steps * (cycles * algorithm.chain + algorithm.meeting / _CYCLES),
-        "copies": passes * steps * algorithm.load / ahead / _CYCLES,
+        "latency": passes * steps * (cycles * algorithm.chain + algorithm.meeting / rates.cycles),
+        "copies": passes * steps * algorithm.load / ahead / rates.cycles,
     }
     of_steps = _norm(bounds.values(), shared.steps_overlap)
     weights = work.weight_rows * work.k / work.splits
     bounds |= {
-        "DRAM": work.turns * work.weight_bytes / _DRAM,
-        "L2": work.turns * work.ctas * x_bytes / (1e6 * algorithm.l2),
+        "DRAM": work.turns * work.weight_bytes / rates.dram,
+        "L2": work.turns * work.ctas * x_bytes / (rates.l2 * algorithm.l2),
         "tensor cores": passes
         * work.resident
         * weights
         * max(work.tile_m, 8)
-        / _PRODUCTS
-        / _CYCLES,
+        / rates.products
+        / rates.cycles,
     }
     of_all = _norm((of_steps, bounds["DRAM"], bounds["L2"], bounds["tensor cores"]), shared.overlap)
-    bounds["start and end"] = _ends(work, algorithm, shared, rounds)
+    bounds["start and end"] = _ends(work, algorithm, shared, rates, rounds)
     return Cost(of_all + bounds["start and end"], bounds)
 
 
@@ -156,7 +187,7 @@ def _cycles_of_stage(work: Work, algorithm: Algorithm, shared: Shared) -> float:
     return cycles * (1 + shared.meeting * (work.n_warps - 1))
 
 
-def _ends(work: Work, algorithm: Algorithm, shared: Shared, rounds: float) -> float:
+def _ends(work: Work, algorithm: Algorithm, shared: Shared, rates: Rates, rounds: float) -> float:
     """All that CTAs do before their first stage and after their last."""
     start = algorithm.start
     if work.rounds <= 0.5:
@@ -164,10 +195,10 @@ def _ends(work: Work, algorithm: Algorithm, shared: Shared, rounds: float) -> fl
     sums = work.tile_m * work.weight_rows
     outputs = work.resident * sums / work.splits
     each = start + shared.warp * work.resident * work.n_warps * work.k_warps
-    each += shared.reduce * work.k_warps * 4 * sums / _STORED / _CYCLES
+    each += shared.reduce * work.k_warps * 4 * sums / _STORED / rates.cycles
     if work.splits > 1:
         others = 4 * sums * (work.splits - 1) / work.splits
-        each += shared.cluster + shared.cluster_sums * others / _BETWEEN / _CYCLES
+        each += shared.cluster + shared.cluster_sums * others / _BETWEEN / rates.cycles
     each += outputs * (shared.output + (shared.activation if work.gated else 0))
     total = rounds * work.turns * each
     if work.table:  # the first time while the first stages come

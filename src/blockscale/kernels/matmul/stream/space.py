@@ -84,7 +84,11 @@ def _shared_out(shape: Config, problem: Problem) -> Iterator[Config]:
     for splits in _splits(shape, problem) if fitting else ():
         most = min(fitting, ctas_of_busiest(shape, problem, splits))
         for count in range(max(1, most - 1), most + 1):
-            if _have_places(shape, problem, splits, count):
+            if not _have_places(shape, problem, splits, count):
+                continue
+            if (count, splits) == (1, 1):
+                yield shape
+            else:
                 yield replace(shape, ctas_per_sm=count, splits=splits, cluster=splits > 1)
 
 
