@@ -28,7 +28,7 @@ help:
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml Makefile $(wildcard csrc/*)
+$(STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)" numpy)

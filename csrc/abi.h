@@ -8,7 +8,7 @@
 
 namespace blockscale {
 
-constexpr int ABI_VERSION = 6;
+constexpr int ABI_VERSION = 7;
 
 // Instruction sets, each including the ones before it on x86.
 enum Isa : int32_t { SCALAR = 0, AVX2 = 1, AVX512 = 2, AMX = 3 };
@@ -94,8 +94,8 @@ struct ScaleRule {
   int32_t max_code;      // the largest code of a scale
 };
 
-// Matrices [groups, n, ...] whose columns are adjacent unless said otherwise; strides in elements.
-struct Matrices {
+// StridedBatch [groups, n, ...] whose columns are adjacent unless said otherwise; strides in elements.
+struct StridedBatch {
   void* data;
   int64_t group_stride, row_stride;
 };
@@ -108,12 +108,12 @@ struct Quantize {
   int32_t is_float;           // 0: the element is the codebook format.table
   int32_t code_layout;        // BIT_STREAM or BIT_PLANES
   int64_t groups, n, k;
-  Matrices x;
+  StridedBatch x;
   int64_t x_column_stride;
   int32_t x_dtype;
   const float* tensor_scale;  // [groups, n], or null
   const float* importance;    // [groups, k]: weights of squared errors; or null
-  Matrices codes, scales;     // bytes
+  StridedBatch codes, scales;     // bytes
   int32_t isa;
   int32_t threads;
 };
@@ -123,9 +123,9 @@ struct Dequantize {
   Format format;
   int32_t code_layout;        // of codes; scales are in rows, or in tiles too for CPU_TILES
   int64_t groups, n, k;
-  Matrices codes, scales;     // bytes; for CPU_TILES, a row is a tile
+  StridedBatch codes, scales;     // bytes; for CPU_TILES, a row is a tile
   const float* tensor_scale;  // [groups, n], or null
-  Matrices out;
+  StridedBatch out;
   int32_t out_dtype;
   int32_t isa;
   int32_t threads;
@@ -136,7 +136,7 @@ struct Repack {
   int32_t bits, block, scale_bytes;
   int32_t code_layout;     // of codes: BIT_STREAM or BIT_PLANES
   int64_t groups, n, k;
-  Matrices codes, scales;  // bytes
+  StridedBatch codes, scales;  // bytes
   uint8_t* codes_out;
   uint8_t* scales_out;
   int32_t isa;

@@ -1,19 +1,15 @@
 // The functions that Python calls. Each takes one struct of abi.h and returns 0, or how many bytes of
 // memory could not be had.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "abi.h"
-#include "convert.h"
-#include "exact.h"
-#include "int8_table.h"
-#include "kernels.h"
 #include "cpu_tiles.h"
-#include "memory.h"
-#include "passes.h"
-#include "segments.h"
-#include "threads.h"
+#include "products/int8_table.h"
+#include "products/kernels.h"
+#include "products/x_rows.h"
+#include "runtime/memory.h"
+#include "runtime/threads.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -27,143 +23,7 @@ using namespace blockscale;
 
 namespace {
 
-int64_t rows_of(const Matmul& call, int64_t group) {
-  return call.row_begin[group + 1] - call.row_begin[group];
-}
-
-// Every pass of a product.
-struct Passes {
-  Vector<Pass> all;
-  Vector<int64_t> before;  // their rows before each group
-  int64_t rows = 0;
-
-  // tiled: groups with more than a pass go in those of AMX.
-  Passes(const Matmul& call, int most, bool tiled = false) {
-    for (int64_t g = 0; g < call.groups; ++g) {
-      before.push_back(rows);
-      const bool in_tiles = tiled && rows_of(call, g) > most;
-      for (int64_t row = call.row_begin[g]; row < call.row_begin[g + 1];) {
-        const int taken = in_tiles ? TILE_PASS : pass_rows(call.row_begin[g + 1] - row, most);
-        all.push_back({row, std::min(row + taken, call.row_begin[g + 1]), rows, taken});
-        row += taken;
-        rows += taken;
-      }
-    }
-  }
-};
-
-// float32 x, arranged as in passes.h.
-class PassRows {
- public:
-  explicit PassRows(const Matmul& call)
-      : depth_(cpu_tiles::chunks(call.k) * cpu_tiles::CHUNK),
-        passes_(call, rows_at_once(call.isa)),
-        data_(make_array<float>(passes_.rows * depth_)) {
-    parallel_for(int64_t(passes_.all.size()), call.threads,
-                 [&](int64_t i) { arrange(call, passes_.all[size_t(i)]); });
-  }
-
-  const float* of(int64_t group) const {
-    return data_.get() + passes_.before[size_t(group)] * depth_;
-  }
-
- private:
-  void arrange(const Matmul& call, const Pass& pass) {
-    float* to = data_.get() + pass.before * depth_;
-    for (int m = 0; m < pass.rows; ++m) {
-      const int64_t row = pass.begin + m, k = row < pass.end ? call.k : 0;
-      const auto* from = static_cast<const uint8_t*>(call.x);
-      if (call.x_dtype == FLOAT32)
-        spread(reinterpret_cast<const float*>(from) + row * call.x_stride, k, pass.rows, to + m,
-               [](float x) { return x; });
-      else if (call.x_dtype == BFLOAT16)
-        spread(reinterpret_cast<const uint16_t*>(from) + row * call.x_stride, k, pass.rows, to + m,
-               from_bfloat16);
-      else
-        spread(reinterpret_cast<const uint16_t*>(from) + row * call.x_stride, k, pass.rows, to + m,
-               from_float16);
-      for (int64_t i = k; i < depth_; ++i) to[i * pass.rows + m] = 0.0f;
-    }
-  }
-
-  // Adjacent numbers to every `step`-th place.
-  template <class From, class Convert>
-  static void spread(const From* from, int64_t count, int step, float* to, Convert convert) {
-    if (step == 1)
-      for (int64_t i = 0; i < count; ++i) to[i] = convert(from[i]);
-    else
-      for (int64_t i = 0; i < count; ++i) to[i * step] = convert(from[i]);
-  }
-
-  int64_t depth_;
-  Passes passes_;
-  Array<float> data_;
-};
-
-// int8 x, arranged as in int8_rows.h.
-class Int8PassRows {
- public:
-  Int8PassRows(const Matmul& call, int most, bool tiled, int offset)
-      : k_(call.k),
-        segment_(int8_segment(call.format.block)),
-        passes_(call, most, tiled),
-        words_(make_array<uint32_t>(passes_.rows * (k_ / 4))),
-        scales_(make_array<float>(passes_.rows * (k_ / segment_))),
-        starts_(make_array<int32_t>(passes_.rows * (k_ / segment_))),
-        all_{words_.get(), scales_.get(), starts_.get()} {
-    arrange_int8({call, passes_.all.data(), int64_t(passes_.all.size()), offset, all_, call.threads});
-  }
-
-  Int8Rows of(int64_t group) const {
-    return rows_from(all_, passes_.before[size_t(group)], k_, segment_);
-  }
-
- private:
-  int64_t k_;
-  int segment_;
-  Passes passes_;
-  Array<uint32_t> words_;
-  Array<float> scales_;
-  Array<int32_t> starts_;
-  Int8Rows all_;
-};
-
 #if defined(__x86_64__)
-// bfloat16 x in tiles of 16 rows by 32 columns, zero past the rows and past k; each group's rows
-// begin a tile of their own.
-struct TiledRows {
-  Vector<int64_t> first_tile;
-  Array<uint16_t> data;
-
-  explicit TiledRows(const Matmul& call) {
-    const int64_t chunks = cpu_tiles::chunks(call.k);
-    int64_t tiles = 0;
-    for (int64_t g = 0; g < call.groups; ++g) {
-      first_tile.push_back(tiles);
-      tiles += (call.row_begin[g + 1] - call.row_begin[g] + 15) / 16;
-    }
-    // A last block of up to 16 rows is read as if it had a second tile.
-    data = make_array<uint16_t>((tiles + 1) * chunks * TILE);
-    parallel_for(tiles, call.threads, [&](int64_t tile) {
-      const auto after = std::upper_bound(first_tile.begin(), first_tile.end(), tile);
-      const int64_t g = after - first_tile.begin() - 1;  // the last group that begins here or before
-      const int64_t begin = call.row_begin[g] + (tile - first_tile[size_t(g)]) * 16;
-      const int64_t rows = std::min<int64_t>(call.row_begin[g + 1] - begin, 16);
-      uint16_t* to = data.get() + tile * chunks * TILE;
-      std::memset(to, 0, size_t(chunks * TILE) * sizeof(uint16_t));
-      for (int64_t r = 0; r < rows; ++r) {
-        const auto* from = static_cast<const uint16_t*>(call.x) + (begin + r) * call.x_stride;
-        for (int64_t c = 0; c < chunks; ++c)
-          std::memcpy(to + c * TILE + r * 32, from + c * 32,
-                      size_t(std::min<int64_t>(call.k - c * 32, 32)) * sizeof(uint16_t));
-      }
-    });
-  }
-
- private:
-  static constexpr int64_t TILE = 512;  // numbers
-};
-
 // AMX: the CPU has it, and the kernel lets this process use it.
 bool amx_usable() {
   unsigned a, b, c, d;
@@ -202,13 +62,13 @@ int64_t most_rows(const Matmul& call) {
 
 struct Float32Kernels {
   decltype(&scalar::stream) stream;
-  decltype(&scalar::block_tiles) block_tiles;
-  decltype(&scalar::block_scratch) block_scratch;
-  decltype(&scalar::multiply_rows) multiply_rows;
+  decltype(&scalar::gemm_tiles) gemm_tiles;
+  decltype(&scalar::gemm_scratch) gemm_scratch;
+  decltype(&scalar::gemm) gemm;
 };
 
 Float32Kernels float32_kernels(int isa) {
-#define KERNELS_OF(isa) {isa::stream, isa::block_tiles, isa::block_scratch, isa::multiply_rows}
+#define KERNELS_OF(isa) {isa::stream, isa::gemm_tiles, isa::gemm_scratch, isa::gemm}
 #if defined(__x86_64__)
   if (isa >= AVX512) return KERNELS_OF(avx512);
   if (isa == AVX2) return KERNELS_OF(avx2);
@@ -220,7 +80,7 @@ Float32Kernels float32_kernels(int isa) {
 
 struct Int8Kernel {
   decltype(&scalar::int8) multiply;
-  int rows;    // of a pass, at most
+  int rows;    // of a row tile, at most
   int offset;  // added to the integers of weights
   bool tiled;  // more rows go by AMX
 };
@@ -263,14 +123,14 @@ AmxFacts amx_facts(const Matmul& call) {
 }
 
 void multiply_by_amx(const Matmul& call) {
-  const TiledRows x(call);
-  const int64_t chunks = cpu_tiles::chunks(call.k), slab_bytes = amx::amx_slab_bytes(call.format);
+  const AmxRows x(call);
+  const int64_t chunks = cpu_tiles::chunks(call.k), stage_bytes = amx::amx_stage_bytes(call.format);
   const int64_t sums = 2 * ((most_rows(call) + 31) / 32) * 32 * 32;
   const AmxFacts facts = amx_facts(call);
-  const int64_t panels = (cpu_tiles::tiles(call.n) + 1) / 2, bytes = slab_bytes + sums * int64_t(sizeof(float));
+  const int64_t panels = (cpu_tiles::tiles(call.n) + 1) / 2, bytes = stage_bytes + sums * int64_t(sizeof(float));
   Vector<uint8_t> done(size_t(call.groups * panels), 1);  // 0: panels with unsafe scales
   for_each_tile(call, 2, bytes, [&](int64_t group, int64_t tile, uint8_t* memory) {
-    const AmxScratch scratch{memory, reinterpret_cast<float*>(memory + slab_bytes)};
+    const AmxScratch scratch{memory, reinterpret_cast<float*>(memory + stage_bytes)};
     const auto* rows = reinterpret_cast<const uint8_t*>(x.data.get()) +
                        x.first_tile[size_t(group)] * chunks * 1024;
     done[size_t(group * panels + tile / 2)] = amx::multiply_panel(call, rows, group, tile, facts, scratch);
@@ -279,7 +139,7 @@ void multiply_by_amx(const Matmul& call) {
   for (int64_t i = 0; i < call.groups * panels; ++i)
     if (!done[size_t(i)]) left.push_back(i);
   if (left.empty()) return;
-  const PassRows rows(call);
+  const ArrangedRows rows(call);
   parallel_for(int64_t(left.size()), call.threads, [&](int64_t i) {
     const int64_t group = left[size_t(i)] / panels, tile = left[size_t(i)] % panels * 2;
     for (int64_t t = tile; t < tile + 2 && t < cpu_tiles::tiles(call.n); ++t)
@@ -308,7 +168,7 @@ EXPORT int bs_best_isa() {
 
 EXPORT int64_t bs_stream(const Matmul* call) {
   return bytes_refused([&] {
-    const PassRows x(*call);
+    const ArrangedRows x(*call);
     const auto work = float32_kernels(call->isa).stream;
     for_each_tile(*call, 1, 0, [&](int64_t group, int64_t tile, uint8_t*) {
       work(*call, x.of(group), group, tile);
@@ -316,13 +176,13 @@ EXPORT int64_t bs_stream(const Matmul* call) {
   });
 }
 
-EXPORT int64_t bs_blocks(const Matmul* call) {
+EXPORT int64_t bs_gemm(const Matmul* call) {
   return bytes_refused([&] {
-    const PassRows x(*call);
+    const ArrangedRows x(*call);
     const Float32Kernels work = float32_kernels(call->isa);
-    const int64_t scratch = work.block_scratch(*call, most_rows(*call)) * int64_t(sizeof(float));
-    for_each_tile(*call, work.block_tiles(), scratch, [&](int64_t group, int64_t tile, uint8_t* memory) {
-      work.multiply_rows(*call, x.of(group), group, tile, reinterpret_cast<float*>(memory));
+    const int64_t scratch = work.gemm_scratch(*call, most_rows(*call)) * int64_t(sizeof(float));
+    for_each_tile(*call, work.gemm_tiles(), scratch, [&](int64_t group, int64_t tile, uint8_t* memory) {
+      work.gemm(*call, x.of(group), group, tile, reinterpret_cast<float*>(memory));
     });
   });
 }
@@ -333,7 +193,7 @@ EXPORT int64_t bs_int8(const Matmul* call) {
     const int bits = call->format.bits;
     const IntegerTable tables[2] = {integer_table(call->format.table, bits),
                                     integer_table(call->up_table, bits)};
-    const Int8PassRows x(*call, kernel.rows, kernel.tiled, kernel.offset);
+    const ArrangedInt8 x(*call, kernel.rows, kernel.tiled, kernel.offset);
     int64_t bytes = 0;
 #if defined(__x86_64__)
     if (kernel.tiled) bytes = amx::int8_scratch(most_rows(*call));
@@ -341,7 +201,7 @@ EXPORT int64_t bs_int8(const Matmul* call) {
     for_each_tile(*call, 1, bytes, [&](int64_t group, int64_t tile, [[maybe_unused]] uint8_t* memory) {
 #if defined(__x86_64__)
       if (kernel.tiled && rows_of(*call, group) > kernel.rows)
-        return amx::int8_tiles(*call, tables, x.of(group), group, tile, memory);
+        return amx::int8_amx(*call, tables, x.of(group), group, tile, memory);
 #endif
       kernel.multiply(*call, tables, x.of(group), group, tile);
     });

@@ -76,7 +76,7 @@ def forget():
 NATIVE = [
     Way("cpu", isa, algorithm)
     for isa in ISAS
-    for algorithm in (("amx",) if isa == "amx" else ("stream", "blocks"))
+    for algorithm in (("amx",) if isa == "amx" else ("stream", "gemm"))
 ]
 INT8 = [Way("cpu", isa, "int8") for isa in ISAS]
 EVERY = [Way("cpu"), Way("reference"), *NATIVE]

@@ -71,7 +71,7 @@ def test_any_allocation_may_be_refused(tmp_path):
     assert done.returncode == 0, done.stderr
     every = [json.loads(line) for line in done.stdout.splitlines()]
     functions = {function for each in every for function in each["functions"]}
-    assert functions >= {"bs_stream", "bs_blocks", "bs_int8"}
+    assert functions >= {"bs_stream", "bs_gemm", "bs_int8"}
     assert functions >= {"bs_quantize", "bs_dequantize", "bs_repack", "bs_amax"}
     for each in every:
         ends = {end for end, times in each["ends"].items() if times}

@@ -2,29 +2,29 @@
 // the same bits. Compiled once for each part:
 //
 //     PART_PORTABLE, PART_VNNI    int8.h
-//     PART_TILES                  int8_tiles.h
+//     PART_TILES                  int8_amx.h
 //     PART_ROWS                   int8_rows.h
 //     PART_MAIN                   products of random weights
 #if defined(PART_PORTABLE)
 #define ISA_NAMESPACE scalar
-#include "int8.h"
+#include "products/int8.h"
 #elif defined(PART_VNNI)
 #define ISA_NAMESPACE vnni
-#include "int8.h"
+#include "products/int8.h"
 #elif defined(PART_TILES)
 #define ISA_NAMESPACE amx
-#include "int8_tiles.h"
+#include "products/int8_amx.h"
 #elif defined(PART_ROWS)
 #define ISA_NAMESPACE exact_scalar
-#include "int8_rows.h"
+#include "exact/int8_rows.h"
 
 namespace blockscale::exact_scalar {
 void arrange_int8(const Int8Arrangement& work, int64_t, int64_t) {
-  with_segments(work.call.format, [&](auto bits, auto segment) {
-    for (int64_t p = 0; p < work.pass_count; ++p)
-      for (int place = 0; place < work.passes[p].rows; ++place)
+  with_runs(work.call.format, [&](auto bits, auto run) {
+    for (int64_t p = 0; p < work.row_tile_count; ++p)
+      for (int place = 0; place < work.row_tiles[p].rows; ++place)
         for (int64_t first = 0; first < work.call.k; first += INT8_COLUMNS)
-          arrange_row<decltype(bits)::value, decltype(segment)::value>(work, work.passes[p], place,
+          arrange_row<decltype(bits)::value, decltype(run)::value>(work, work.row_tiles[p], place,
                                                                        first);
   });
 }
@@ -36,10 +36,10 @@ void arrange_int8(const Int8Arrangement& work, int64_t, int64_t) {
 #include <cstring>
 #include <vector>
 
-#include "exact.h"
-#include "int8_table.h"
+#include "exact/exact.h"
+#include "products/int8_table.h"
 #include "cpu_tiles.h"
-#include "segments.h"
+#include "products/int8_runs.h"
 
 using namespace blockscale;
 
@@ -59,19 +59,19 @@ struct Rows {
 
   Rows(const Matmul& call, int most, int offset) {
     const int64_t end = call.row_begin[1];
-    std::vector<Pass> passes;
+    std::vector<RowTile> row_tiles;
     int64_t before = 0;
     while (before < end) {
-      const int rows = most == TILE_PASS ? most : pass_rows(end - before, most);
-      passes.push_back({before, before + rows < end ? before + rows : end, before, rows});
+      const int rows = most == AMX_TILE_M ? most : tile_rows(end - before, most);
+      row_tiles.push_back({before, before + rows < end ? before + rows : end, before, rows});
       before += rows;
     }
-    const int segment = int8_segment(call.format.block);
+    const int run = int8_run(call.format.block);
     words.resize(size_t(before * call.k / 4));
-    scales.resize(size_t(before * call.k / segment));
+    scales.resize(size_t(before * call.k / run));
     starts.resize(scales.size());
     view = {words.data(), scales.data(), starts.data()};
-    exact_scalar::arrange_int8({call, passes.data(), int64_t(passes.size()), offset, view, 1}, 0, 0);
+    exact_scalar::arrange_int8({call, row_tiles.data(), int64_t(row_tiles.size()), offset, view, 1}, 0, 0);
   }
 };
 
@@ -114,7 +114,7 @@ bool agree(int bits, int block, int scale_bytes, int64_t n, int64_t k, int64_t m
   call.activation = gated ? SILU : NONE;
   const IntegerTable one = integer_table(table.data(), bits), both[2] = {one, one};
   const Rows portable(call, rows_at_once(SCALAR), 0), vnni_rows(call, rows_at_once(AVX512), 128);
-  const Rows tile_rows(call, TILE_PASS, 0);
+  const Rows tile_rows(call, AMX_TILE_M, 0);
   void* scratch = std::aligned_alloc(64, size_t(amx::int8_scratch(m) + 63) / 64 * 64);
   for (int way = 0; way < 3; ++way) {
     out[way].assign(size_t(m * n), NAN);
@@ -122,7 +122,7 @@ bool agree(int bits, int block, int scale_bytes, int64_t n, int64_t k, int64_t m
     for (int64_t t = 0; t < tiles; ++t) {
       if (way == 0) scalar::int8(call, both, portable.view, 0, t);
       if (way == 1) vnni::int8(call, both, vnni_rows.view, 0, t);
-      if (way == 2) amx::int8_tiles(call, both, tile_rows.view, 0, t, static_cast<uint8_t*>(scratch));
+      if (way == 2) amx::int8_amx(call, both, tile_rows.view, 0, t, static_cast<uint8_t*>(scratch));
     }
   }
   std::free(scratch);

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "memory.h"
-#include "threads.h"
+#include "runtime/memory.h"
+#include "runtime/threads.h"
 
 using namespace blockscale;
 

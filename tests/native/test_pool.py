@@ -30,7 +30,7 @@ def program(request, tmp_path_factory):
         pytest.skip("no C++ compiler")
     to = tmp_path_factory.mktemp("pool") / request.param
     command = ["c++", "-std=c++17", "-O1", "-g", "-w", "-pthread", *WATCHED[request.param]]
-    sources = [HERE / "pool_stress.cpp", CSRC / "threads.cpp"]
+    sources = [HERE / "pool_stress.cpp", CSRC / "runtime" / "threads.cpp"]
     subprocess.run([*command, "-I", CSRC, *sources, "-o", to], check=True)
     return to
 

@@ -53,7 +53,7 @@ from blockscale.problem import Problem
 
 
 class ReplayLaunch(NamedTuple):
-    """What launches share while their weights are of one version: csrc/replay.cpp adds the
+    """What launches share while their weights are of one version: csrc/replay adds the
     tensors that come and go, and makes them. Launches that share less have no such thing."""
 
     arguments: bytes  # the kernel's

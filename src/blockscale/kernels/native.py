@@ -79,9 +79,9 @@ def native_refusal(target: str) -> str | None:
     return loaded if isinstance(loaded, str) else None
 
 
-def matrices(tensor: Tensor) -> native.Matrices:
+def strided_batch(tensor: Tensor) -> native.StridedBatch:
     """[groups, n, ...], borrowed, with adjacent columns."""
-    return native.Matrices(tensor.data_ptr(), tensor.stride(0), tensor.stride(1))
+    return native.StridedBatch(tensor.data_ptr(), tensor.stride(0), tensor.stride(1))
 
 
 def adjacent_columns(tensor: Tensor) -> Tensor:
@@ -117,10 +117,10 @@ def decode(
         groups,
         n,
         k,
-        matrices(codes),
-        matrices(scale),
+        strided_batch(codes),
+        strided_batch(scale),
         pointer(row_scale),
-        matrices(out),
+        strided_batch(out),
         native.DTYPES[dtype_name(out.dtype)],
         native.ISAS.index(config.isa),
         config.threads,

@@ -9,10 +9,10 @@ from blockscale.formats import Format
 from blockscale.kernels.native import (
     adjacent_columns,
     call_native,
-    matrices,
     native_configs,
     native_refusal,
     pointer,
+    strided_batch,
 )
 from blockscale.layouts import Layout
 from blockscale.runtime import native, target_of
@@ -48,8 +48,8 @@ def pack_cpu_tiles(
         format.scale.bits // 8,
         native.CODE_LAYOUTS[now.codes],
         *shape,
-        matrices(codes),
-        matrices(scale),
+        strided_batch(codes),
+        strided_batch(scale),
         pointer(packed),
         pointer(scales),
         native.ISAS.index(config.isa),

@@ -1,4 +1,4 @@
-"""Replays: plans that C code carries out by itself, csrc/replay.cpp, where it was built.
+"""Replays: plans that C code carries out by itself, csrc/replay, where it was built.
 
 Python makes one of a plan that has settled, out of everything that the plan and the way to it have
 looked at. A call that differs in anything goes the way of Python again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 ISAS = ("scalar", "avx2", "avx512", "amx")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
@@ -87,7 +87,7 @@ class ScaleRule(Structure):
     )
 
 
-class Matrices(Structure):
+class StridedBatch(Structure):
     _fields_ = (
         ("data", c_void_p),
         ("group_stride", c_int64),
@@ -105,13 +105,13 @@ class Quantize(Structure):
         ("groups", c_int64),
         ("n", c_int64),
         ("k", c_int64),
-        ("x", Matrices),
+        ("x", StridedBatch),
         ("x_column_stride", c_int64),
         ("x_dtype", c_int32),
         ("tensor_scale", c_void_p),
         ("importance", c_void_p),
-        ("codes", Matrices),
-        ("scales", Matrices),
+        ("codes", StridedBatch),
+        ("scales", StridedBatch),
         ("isa", c_int32),
         ("threads", c_int32),
     )
@@ -124,10 +124,10 @@ class Dequantize(Structure):
         ("groups", c_int64),
         ("n", c_int64),
         ("k", c_int64),
-        ("codes", Matrices),
-        ("scales", Matrices),
+        ("codes", StridedBatch),
+        ("scales", StridedBatch),
         ("tensor_scale", c_void_p),
-        ("out", Matrices),
+        ("out", StridedBatch),
         ("out_dtype", c_int32),
         ("isa", c_int32),
         ("threads", c_int32),
@@ -143,8 +143,8 @@ class Repack(Structure):
         ("groups", c_int64),
         ("n", c_int64),
         ("k", c_int64),
-        ("codes", Matrices),
-        ("scales", Matrices),
+        ("codes", StridedBatch),
+        ("scales", StridedBatch),
         ("codes_out", c_void_p),
         ("scales_out", c_void_p),
         ("isa", c_int32),
@@ -178,10 +178,10 @@ __all__ = [
     "Dequantize",
     "Format",
     "Matmul",
-    "Matrices",
     "Quantize",
     "Repack",
     "ScaleRule",
     "SmallFloat",
+    "StridedBatch",
     "Weight",
 ]

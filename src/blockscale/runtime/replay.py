@@ -25,7 +25,7 @@ _NAME, _FILE = "blockscale.runtime._replay", "_replay.abi3.so"
 
 @lru_cache(maxsize=1)
 def load_replay() -> Any | str:
-    """The module of csrc/replay.cpp, or why there is none."""
+    """The module of csrc/replay, or why there is none."""
     override = replay_override()
     if override == "0":
         return "BLOCKSCALE_REPLAY=0 turns it off"

@@ -1,8 +1,8 @@
 """Native CPU kernels: C++ with runtime dispatch. Four algorithms on one layout of the weights:
 
     stream  a few rows of x: each weight is read once and multiplied while it is decoded
-    blocks  many rows: slabs of weights are decoded to float32 once and meet every row
-    amx     bfloat16 x: slabs of weights are decoded to bfloat16 and multiplied by AMX tiles
+    gemm    many rows: tiles of weights are decoded to float32 once and meet every row
+    amx     bfloat16 x: tiles of weights are decoded to bfloat16 and multiplied by AMX tiles
     int8    x in int8, where that was asked for: dot products of bytes
 
 All sum in float32 in a fixed order: the same bits on each run and for any number of threads.
@@ -42,7 +42,7 @@ _PANEL_FLOATS = 1 << 21  # weights that are decoded or packed at a time: 8 MB at
 
 # Rows of x for each matrix from which an algorithm overtakes `stream`: docs/performance.md.
 _AMX_ROWS = 5
-_BLOCK_ROWS = {"scalar": 5, "avx2": 5, "avx512": 33, "amx": 33}
+_GEMM_ROWS = {"scalar": 5, "avx2": 5, "avx512": 33, "amx": 33}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _rule(problem: Problem, isa: str) -> str:
         return ""
     if isa == "amx" and problem.x == "bfloat16":
         return f"amx from {_AMX_ROWS} rows a matrix, stream below"
-    return f"blocks from {_BLOCK_ROWS[isa]} rows a matrix, stream below"
+    return f"gemm from {_GEMM_ROWS[isa]} rows a matrix, stream below"
 
 
 def _algorithms(problem: Problem, isa: str) -> list[str]:
@@ -96,7 +96,7 @@ def _algorithms(problem: Problem, isa: str) -> list[str]:
     if not (streams(format) and tiled):
         return [] if problem.deterministic else ["panels"]
     rows = problem.m / max(problem.groups, 1) if problem.ragged else problem.m
-    ranked = [(2, "stream"), (1 if rows >= _BLOCK_ROWS[isa] else 4, "blocks")]
+    ranked = [(2, "stream"), (1 if rows >= _GEMM_ROWS[isa] else 4, "gemm")]
     if isa == "amx" and problem.x == "bfloat16":
         ranked.append((0 if rows >= _AMX_ROWS else 3, "amx"))
     if "@" in problem.x and problem.x_kind.format == INT8 and format.element.bits in (2, 4):

@@ -10,11 +10,11 @@ from blockscale.formats import Float, Format
 from blockscale.kernels.native import (
     NativeConfig,
     call_native,
-    matrices,
     native_configs,
     native_format,
     native_refusal,
     pointer,
+    strided_batch,
 )
 from blockscale.numerics import carry_from
 from blockscale.problem import Problem, parse_kind
@@ -55,13 +55,13 @@ def launch(
         groups,
         n,
         k,
-        matrices(x),
+        strided_batch(x),
         x.stride(2),
         native.DTYPES[problem.x],
         pointer(row_scale),
         pointer(weights),
-        matrices(codes),
-        matrices(scale),
+        strided_batch(codes),
+        strided_batch(scale),
         native.ISAS.index(config.isa),
         config.threads,
     )

@@ -1,2 +1,0 @@
-#define ISA_NAMESPACE exact_avx2
-#include "exact_entries.h"

@@ -1,2 +1,0 @@
-#define ISA_NAMESPACE exact_avx512
-#include "exact_entries.h"

@@ -1,2 +1,0 @@
-#define ISA_NAMESPACE exact_scalar
-#include "exact_entries.h"

@@ -1,0 +1,2 @@
+#define ISA_NAMESPACE exact_scalar
+#include "exact/entries.h"

@@ -1,0 +1,3 @@
+#define ISA_NAMESPACE vnni
+#include "products/int8.h"
+#include "products/kernels.h"

@@ -1,4 +1,0 @@
-#define ISA_NAMESPACE amx
-#include "amx.h"
-#include "int8_tiles.h"
-#include "kernels.h"

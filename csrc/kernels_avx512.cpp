@@ -1,3 +1,0 @@
-#define ISA_NAMESPACE avx512
-#include "blocks.h"
-#include "stream.h"

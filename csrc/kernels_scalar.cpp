@@ -1,4 +1,0 @@
-#define ISA_NAMESPACE scalar
-#include "blocks.h"
-#include "stream.h"
-#include "int8.h"

@@ -1,3 +1,0 @@
-#define ISA_NAMESPACE vnni
-#include "int8.h"
-#include "kernels.h"

@@ -1,0 +1,79 @@
+// What each instruction set offers: work on one tile. Each kernels_*.cpp compiles the same templates
+// with other flags, in a namespace of its own.
+//
+// Those files use nothing that is shared by name with other files (no standard containers, no inline
+// functions outside their namespace): a linker keeps one copy of such a thing, and it could be the
+// one that an older CPU cannot run.
+#pragma once
+#include <cstdint>
+
+#include "abi.h"
+
+namespace blockscale {
+
+// What AMX has to know of a format.
+struct AmxFacts {
+  bool powers_of_two;  // scales are, and blocks are of 32 or more
+  bool exact;          // products of elements and scales are bfloat16 numbers
+  bool check_scales;   // some could make products subnormal or infinite
+};
+
+// A thread's memory for AMX, aligned to 64 bytes.
+struct AmxScratch {
+  uint8_t* stage;  // amx_stage_bytes: tiles of 1024 bytes, [chunk][2]
+  float* sums;    // [gate, up][rows in blocks of 32][32]
+};
+
+// The elements of a weight as integers, for int8 activations; one is worth `unit`.
+struct IntegerTable {
+  int8_t integers[16];
+  uint8_t raised[16];  // by 128
+  float unit;
+};
+
+// int8 activations of some row tiles (row_tiles.h), arranged for the kernel: see int8_rows.h.
+struct Int8Rows {
+  uint32_t* words;  // [runs][run / 4][rows]; for AMX, [runs][rows][run / 4]
+  float* scales;    // [runs][rows]: what one is worth
+  int32_t* starts;  // [runs][rows]: what a sum begins with
+};
+
+// From the row tile that has so many rows before it.
+static inline Int8Rows rows_from(const Int8Rows& x, int64_t before, int64_t k, int run) {
+  const int64_t at = before * (k / run);
+  return {x.words + before * (k / 4), x.scales + at, x.starts + at};
+}
+
+#define BLOCKSCALE_KERNELS(isa)                                                                    \
+  namespace isa {                                                                                  \
+  void stream(const Matmul& call, const float* x, int64_t group, int64_t tile);                    \
+  int64_t gemm_tiles();                                                                           \
+  int64_t gemm_scratch(const Matmul& call, int64_t rows);                                         \
+  void gemm(const Matmul& call, const float* x, int64_t group, int64_t tile,              \
+                     float* scratch);                                                              \
+  }
+
+BLOCKSCALE_KERNELS(scalar)
+BLOCKSCALE_KERNELS(avx2)
+BLOCKSCALE_KERNELS(avx512)
+
+namespace amx {
+int64_t amx_stage_bytes(const Format& format);
+bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t tile,
+                    const AmxFacts& facts, const AmxScratch& scratch);
+int64_t int8_scratch(int64_t rows);  // bytes, aligned to 64
+void int8_amx(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
+                int64_t tile, uint8_t* scratch);
+}  // namespace amx
+
+#define BLOCKSCALE_INT8(isa)                                                                       \
+  namespace isa {                                                                                  \
+  void int8(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,      \
+            int64_t tile);                                                                         \
+  }
+
+BLOCKSCALE_INT8(scalar)
+BLOCKSCALE_INT8(avx2)
+BLOCKSCALE_INT8(vnni)
+
+}  // namespace blockscale
