@@ -23,6 +23,8 @@ from torch import Tensor
 from blockscale.formats import INT8
 from blockscale.kernels.contract import Parts
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
+from blockscale.kernels.matmul.cpu_constants import FITTED_ON, Machine
+from blockscale.kernels.matmul.cpu_cost import PREDICTED, cost, ranked
 from blockscale.kernels.native import (
     NativeConfig,
     call_native,
@@ -35,28 +37,27 @@ from blockscale.kernels.panels import matrix, rows_of_groups
 from blockscale.kernels.repack import CPU_TILES, pack_cpu_tiles, packs_cpu_tiles
 from blockscale.numerics import Activation, parse_activation
 from blockscale.problem import Problem, dtype_name
-from blockscale.runtime import native
+from blockscale.runtime import ceilings, native
 
 NAME = "cpu"
 _PANEL_FLOATS = 1 << 21  # weights that are decoded or packed at a time: 8 MB at most
 
-# Rows of x for each matrix from which an algorithm overtakes `stream`: docs/performance.md.
+# Rows of x for each matrix from which `amx` overtakes `stream`, as measured on a Xeon with AMX
+# (docs/performance.md). A rule: no sweep of such a CPU is stored to fit a prediction to.
 _AMX_ROWS = 5
-_GEMM_ROWS = {"scalar": 5, "avx2": 5, "avx512": 33, "amx": 33}
 
 
 @dataclass(frozen=True)
 class Config(NativeConfig):
     algorithm: str
     packs: bool  # the weights, at every call
-    rule: str = ""  # why this algorithm
 
     @property
     def quantizes_x(self) -> bool:
         return self.algorithm == "int8"
 
     def __str__(self) -> str:
-        notes = [f"{self.algorithm} on {super().__str__()}", *filter(None, [self.rule])]
+        notes = [f"{self.algorithm} on {super().__str__()}"]
         if self.algorithm == "panels":
             notes.append("torch multiplies: bits depend on threads (bs.deterministic() avoids it)")
         if self.packs:
@@ -66,42 +67,60 @@ class Config(NativeConfig):
 
 def refuses(problem: Problem) -> str | None:
     refusal = native_refusal(problem.target)
-    if refusal is None and not _algorithms(problem, "scalar"):
+    if refusal is None and not algorithms(problem, "scalar"):
         return f"leaves {problem.w_kind} to torch, whose bits depend on threads"
     return refusal
 
 
 def configs(problem: Problem) -> list[Config]:
-    """All that can do it, the fastest by rule first."""
+    """All that can do it, the fastest by prediction first."""
     packs = problem.w_kind.layout != CPU_TILES
     return [
-        Config(config.isa, algorithm, packs and algorithm != "panels", _rule(problem, config.isa))
+        Config(config.isa, algorithm, packs and algorithm != "panels")
         for config in native_configs()
-        for algorithm in _algorithms(problem, config.isa)
+        for algorithm in algorithms(problem, config.isa)
     ]
 
 
-def _rule(problem: Problem, isa: str) -> str:
-    if "@" in problem.x or not streams(problem.w_kind.format):
-        return ""
-    if isa == "amx" and problem.x == "bfloat16":
-        return f"amx from {_AMX_ROWS} rows a matrix, stream below"
-    return f"gemm from {_GEMM_ROWS[isa]} rows a matrix, stream below"
-
-
-def _algorithms(problem: Problem, isa: str) -> list[str]:
+def algorithms(problem: Problem, isa: str) -> list[str]:
+    """Every legal one, the fastest first: `int8` where it was asked for, `amx` by its rule, the
+    others by predicted time. They sum in different orders, so that a choice must depend neither on
+    the number of threads nor on a measurement, or bits would: the prediction is for the machine
+    that the constants were fitted on."""
     format, layout = problem.w_kind
     device = torch.device("cpu")
     tiled = layout == CPU_TILES or packs_cpu_tiles(format, layout, CPU_TILES, device)
     if not (streams(format) and tiled):
         return [] if problem.deterministic else ["panels"]
-    rows = problem.m / max(problem.groups, 1) if problem.ragged else problem.m
-    ranked = [(2, "stream"), (1 if rows >= _GEMM_ROWS[isa] else 4, "gemm")]
+    times = {each: cost(problem, each, isa, FITTED_ON).seconds for each in ("stream", "gemm")}
+    legal = ranked(times)
     if isa == "amx" and problem.x == "bfloat16":
-        ranked.append((0 if rows >= _AMX_ROWS else 3, "amx"))
+        rows = problem.m / max(problem.groups, 1) if problem.ragged else problem.m
+        legal.insert(0 if rows >= _AMX_ROWS else 1, "amx")
     if "@" in problem.x and problem.x_kind.format == INT8 and format.element.bits in (2, 4):
-        ranked.append((-1, "int8"))
-    return [algorithm for _, algorithm in sorted(ranked)]
+        legal.insert(0, "int8")
+    return legal
+
+
+def predicted(problem: Problem) -> str:
+    """Of the algorithm that runs: its time on this machine, what bounds it, and the next one."""
+    first, *others = configs(problem)
+    if first.algorithm not in PREDICTED:
+        return _UNPREDICTED[first.algorithm]
+    machine = Machine(first.threads, *ceilings(torch.device("cpu"), torch.float32))
+    found = cost(problem, first.algorithm, first.isa, machine)
+    text = f"{1e6 * found.seconds:.3g} us, bound by {found.bound_by}"
+    for other in others:
+        if other.algorithm in PREDICTED:
+            seconds = cost(problem, other.algorithm, other.isa, machine).seconds
+            return f"{text}; next: {other.algorithm}, {1e6 * seconds:.3g} us"
+    return text
+
+
+_UNPREDICTED = {
+    "amx": f"to be the fastest from {_AMX_ROWS} rows a matrix: a measured rule, without a time",
+    "panels": "no time: torch multiplies",
+}
 
 
 def launch(

@@ -1,0 +1,140 @@
+"""How long the native CPU products will take: a prediction from counted work.
+
+Weights go by tiles of 16 rows, k by chunks of 32, rows of x by row tiles of 8, 4, 2 or 1. `stream`
+and `int8` decode every weight once for each row tile and multiply it at once; `gemm` decodes it
+once, stores it, and loads it for each row tile. The unit of work is a multiply-add at the rate of a
+large float32 product: constants say how many of them a step costs, and a `Machine` turns them into
+seconds. Memory and arithmetic overlap in part: a p-norm joins them.
+
+The constants are fitted by `bench.fit_cpu` to stored sweeps, one set for each instruction set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from blockscale.kernels.matmul.cpu_constants import CONSTANTS, Constants, Machine
+from blockscale.problem import Problem
+
+PREDICTED = ("stream", "gemm", "int8")  # algorithms with constants
+_TILE_N, _CHUNK = 16, 32
+_OVERLAP = 3.0  # exponent of the p-norm: halfway between a sum and a maximum, by the sweeps
+_TIE = 1.03  # times that are nearer to each other than two measurements of one thing are
+_FITTED_AS = {"amx": "avx512"}  # all but the products by tiles is the code of this instruction set
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a product does, counted: all that a prediction needs to know of a problem."""
+
+    algorithm: str
+    bits: int
+    block: int
+    k: int  # whole chunks
+    tiles: int  # of 16 rows, of all matrices that have rows of x
+    abreast: int  # tiles that one thread decodes side by side
+    row_tiles: tuple[int, ...]  # of one matrix
+    matrices: float  # that have rows of x
+    branches: int
+    rows: float  # of all matrices
+    n: int
+    weight_bytes: float
+
+
+def row_tiles(rows: int, most: int) -> tuple[int, ...]:
+    """As csrc/products/row_tiles.h takes them."""
+    taken: list[int] = []
+    while rows > 0:
+        taken.append(most if rows > 4 else 4 if rows > 2 else rows)
+        rows -= taken[-1]
+    return tuple(taken)
+
+
+def busy_matrices(problem: Problem) -> float:
+    """With rows of x; of experts those that rows spread evenly at random meet."""
+    if not problem.ragged:
+        return problem.groups
+    return problem.groups * (1 - (1 - 1 / problem.groups) ** problem.m)
+
+
+def count(problem: Problem, algorithm: str, isa: str) -> Work:
+    format, busy = problem.w_kind.format, busy_matrices(problem)
+    wide = isa in ("avx512", "amx")
+    each = problem.rows / busy if busy else 0.0
+    branches = 2 if problem.gated else 1
+    stored = format.element.bits / 8 + format.scale.bits / 8 / format.block
+    return Work(
+        algorithm=algorithm,
+        bits=format.element.bits,
+        block=format.block,
+        k=ceil(problem.k / _CHUNK) * _CHUNK,
+        tiles=round(ceil(problem.n / _TILE_N) * busy),
+        abreast=2 if wide and algorithm == "gemm" else 1,
+        row_tiles=row_tiles(ceil(each), 8 if wide else 4),
+        matrices=busy,
+        branches=branches,
+        rows=problem.rows,
+        n=problem.n,
+        weight_bytes=busy * branches * problem.n * problem.k * stored,
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds, and what they are made of."""
+
+    seconds: float
+    bounds: dict[str, float]  # each alone
+
+    @property
+    def bound_by(self) -> str:
+        return max(self.bounds, key=lambda name: self.bounds[name])
+
+
+def predict(work: Work, constants: Constants, machine: Machine) -> Cost:
+    one = 2 * machine.threads / machine.flops_per_s  # seconds of a multiply-add on one thread
+    items = ceil(work.tiles / work.abreast)
+    shares = ceil(items / machine.threads) if items else 0  # of the thread that has most
+    weights = shares * work.abreast * _TILE_N * work.k * work.branches
+    decode, multiply = _steps(work, constants)
+    padded = sum(work.row_tiles) * work.matrices
+    arrange = constants.x_int8 if work.algorithm == "int8" else constants.x
+    outputs = work.rows * work.n * work.branches
+    bounds = {
+        "memory": work.weight_bytes / machine.read_bytes_per_s,
+        "decoding": weights * decode * one,
+        "multiply-adds": weights * multiply * one,
+        "rows of x": padded * work.k * arrange * one / machine.threads,
+        "results": outputs
+        * (constants.activation if work.branches == 2 else constants.result)
+        * one
+        / machine.threads,
+        "start": constants.start,
+    }
+    overlapping = (bounds["memory"], bounds["decoding"] + bounds["multiply-adds"])
+    joined = sum(each**_OVERLAP for each in overlapping) ** (1 / _OVERLAP)
+    rest = bounds["rows of x"] + bounds["results"] + bounds["start"]
+    return Cost(joined + rest, bounds)
+
+
+def _steps(work: Work, constants: Constants) -> tuple[float, float]:
+    """Of one weight: decoding, and everything that is done for rows of x."""
+    scale = constants.scale / min(work.block, _CHUNK)
+    if work.algorithm == "gemm":
+        once = constants.decode[work.bits] + constants.store + scale
+        return once, sum(constants.gemm[each] for each in work.row_tiles)
+    if work.algorithm == "int8":
+        turn = constants.look_up[work.bits] + scale
+        return turn * len(work.row_tiles), sum(constants.int8[each] for each in work.row_tiles)
+    turn = constants.decode[work.bits] + scale
+    return turn * len(work.row_tiles), sum(constants.stream[each] for each in work.row_tiles)
+
+
+def ranked(times: dict[str, float]) -> list[str]:
+    """Fastest first; `stream`, which needs no memory for decoded weights, where it is a tie."""
+    return sorted(times, key=lambda name: times[name] / (_TIE if name == "stream" else 1))
+
+
+def cost(problem: Problem, algorithm: str, isa: str, machine: Machine) -> Cost:
+    return predict(count(problem, algorithm, isa), CONSTANTS[_FITTED_AS.get(isa, isa)], machine)

@@ -1,0 +1,125 @@
+"""The choice of an algorithm for the native CPU products: what is predicted, held to what was
+measured. Nothing is timed here."""
+
+from statistics import median, quantiles
+
+import pytest
+import torch
+
+import blockscale as bs
+import ways
+from bench import fit_cpu
+from blockscale.formats import INT8
+from blockscale.kernels.matmul import cpu
+from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON
+from blockscale.kernels.matmul.cpu_cost import busy_matrices, cost, count, row_tiles
+from blockscale.kernels.repack import CPU_TILES
+from blockscale.layouts import canonical
+from blockscale.problem import Kind, Problem
+
+JUDGE = fit_cpu.SWEEPS / "xeon_avx512_cpu_draw2.jsonl"
+needs_native = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
+
+
+def problem(fmt=bs.NVFP4, **facts):
+    facts = {"verb": "matmul", "x": "bfloat16", "out": "bfloat16", "target": "cpu", **facts}
+    return Problem(w=str(Kind(fmt, CPU_TILES)), **facts)
+
+
+def test_rows_of_x_go_by_the_tiles_of_the_native_code():
+    """csrc/products/row_tiles.h: as many as there are registers for, then 4, 2 or 1."""
+    assert row_tiles(1, 8) == (1,)
+    assert row_tiles(3, 8) == (4,)
+    assert row_tiles(5, 8) == (8,)
+    assert row_tiles(21, 8) == (8, 8, 8)
+    assert row_tiles(18, 8) == (8, 8, 2)
+    assert row_tiles(7, 4) == (4, 4)
+
+
+def test_gemm_decodes_a_weight_once_and_stream_once_for_each_row_tile():
+    asked = problem(m=64, n=1024, k=1024)
+    for isa in CONSTANTS:
+        stream, gemm = (cost(asked, each, isa, FITTED_ON) for each in ("stream", "gemm"))
+        most = 8 if isa == "avx512" else 4
+        constants = CONSTANTS[isa]
+        scale = constants.scale / 16
+        expected = 64 / most * (constants.decode[4] + scale)
+        expected /= constants.decode[4] + constants.store + scale
+        assert stream.bounds["decoding"] / gemm.bounds["decoding"] == pytest.approx(expected)
+        assert stream.bounds["memory"] == gemm.bounds["memory"]
+
+
+def test_experts_without_rows_cost_nothing():
+    few = problem(m=4, n=512, k=512, groups=64, ragged=True)
+    assert 3.8 < busy_matrices(few) < 4
+    assert count(few, "stream", "avx512").tiles == round(32 * busy_matrices(few))
+    assert busy_matrices(problem(m=4, n=512, k=512, groups=64)) == 64
+
+
+def test_a_thread_more_than_there_are_tiles_is_no_help():
+    asked = problem(m=1, n=32, k=4096)
+    two, four = (
+        cost(asked, "stream", "avx512", FITTED_ON._replace(threads=t, flops_per_s=t * 1e11))
+        for t in (2, 4)
+    )
+    assert two.bounds["decoding"] == pytest.approx(four.bounds["decoding"])
+
+
+@pytest.mark.parametrize("isa", CONSTANTS)
+def test_one_row_is_streamed_and_many_are_not(isa):
+    assert cpu.algorithms(problem(m=500, n=4096, k=4096), isa) == ["gemm", "stream"]
+    assert cpu.algorithms(problem(m=1, n=4096, k=4096), isa) == ["stream", "gemm"]
+    if isa != "scalar":  # where both measured about alike from two rows to four
+        spread = problem(m=512, n=512, k=512, groups=256, ragged=True)
+        assert cpu.algorithms(spread, isa)[0] == "stream"  # two rows to an expert
+
+
+def test_amx_takes_over_by_its_rule():
+    assert cpu.algorithms(problem(m=4, n=4096, k=4096), "amx")[:2] == ["stream", "amx"]
+    assert cpu.algorithms(problem(m=5, n=4096, k=4096), "amx")[0] == "amx"
+    assert "amx" not in cpu.algorithms(problem(m=5, n=512, k=512, x="float32"), "amx")
+    assert "amx" not in cpu.algorithms(problem(m=5, n=512, k=512), "avx512")
+
+
+def test_int8_runs_where_it_was_asked_for():
+    x = str(Kind(INT8, canonical(INT8)))
+    for m in (1, 64, 500):
+        assert cpu.algorithms(problem(m=m, n=512, k=512, x=x), "avx512")[0] == "int8"
+    assert "int8" not in cpu.algorithms(problem(bs.MXFP8, m=1, n=512, k=512, x=x), "avx512")
+
+
+@needs_native
+def test_the_choice_does_not_depend_on_the_number_of_threads():
+    """Algorithms sum in different orders: bits would depend on it too."""
+    asked = [problem(m=m, n=n, k=1024) for m in range(1, 65) for n in (32, 1024)]
+    threads = torch.get_num_threads()
+    try:
+        chosen = []
+        for used in (1, 7):
+            torch.set_num_threads(used)
+            chosen.append([cpu.configs(each)[0].algorithm for each in asked])
+    finally:
+        torch.set_num_threads(threads)
+    assert chosen[0] == chosen[1]
+
+
+@needs_native
+def test_explain_tells_the_time_its_bound_and_the_next_algorithm(monkeypatch):
+    monkeypatch.setenv("BLOCKSCALE_ISA", "scalar")
+    ways.forget()
+    w = bs.quantize(torch.randn(64, 64), bs.NVFP4).prepare()
+    told = str(bs.explain(torch.randn(300, 64), w))
+    ways.forget()
+    (line,) = [each for each in told.splitlines() if "predicted" in each]
+    assert " us, bound by " in line
+    assert "; next: stream, " in line
+
+
+@pytest.mark.parametrize("isa", CONSTANTS)
+def test_the_choice_is_near_the_best_on_a_draw_that_did_not_fit_it(isa):
+    """By what docs/design/0007-choosing.md records of it; the constants are those in the source."""
+    timed = [each for each in fit_cpu.read([JUDGE]) if each.isa == isa]
+    ratios = fit_cpu.judged(timed, CONSTANTS, FITTED_ON)[isa]
+    assert len(ratios) >= 30
+    assert median(ratios) <= 1.01
+    assert quantiles(ratios, n=10)[-1] <= 1.05
