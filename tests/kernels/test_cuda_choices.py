@@ -129,7 +129,7 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
         change()
         for _ in range(4):
             plan(x, (None,), None, out)
-    assert [arguments.settled for _, arguments in launches] == 3 * [0, 0, 1, 1]
+    assert [arguments.weights_unchanged for _, arguments in launches] == 3 * [0, 0, 1, 1]
     assert [defines["BS_SYMMETRIC"] for defines, _ in launches] == 8 * [1] + 4 * [0]
 
 

@@ -27,7 +27,7 @@ def test_it_launches_what_python_would(machine, q, shape, biased, dtype):
     assert without_out(by_c, kind) == without_out(by_python, kind)
     arguments = kind.from_buffer_copy(by_c[3])
     assert arguments.out == out.data_ptr()
-    assert arguments.settled == 1
+    assert arguments.weights_unchanged == 1
     assert by_c[0][7] == 7  # the stream
 
 

@@ -30,7 +30,7 @@ def test_tensor_scales_are_watched_like_codes(machine, q):
     q.tensor_scale.mul_(2)
     assert replayed(q, x) is None
     bs.matmul(x, q)
-    assert plan.launch._arguments.from_buffer_copy(machine.launches[-1][3]).settled == 0
+    assert plan.launch._arguments.from_buffer_copy(machine.launches[-1][3]).weights_unchanged == 0
 
 
 def test_another_up_activation_or_sizes_are_left_to_python(machine, unread, monkeypatch):
@@ -169,7 +169,7 @@ def test_weights_that_change_settle_again(machine, q):
         for _ in range(5):
             bs.matmul(x, q)
         kinds = [plan.launch._arguments.from_buffer_copy(each[3]) for each in machine.launches]
-        settled.append([each.settled for each in kinds])
+        settled.append([each.weights_unchanged for each in kinds])
         assert machine.kernels - before == (0 if len(settled) == 1 else 1)
         assert len(q.replays) == 1
         assert replayed(q, x) is not None
@@ -187,7 +187,7 @@ def test_weights_of_inference_have_no_version(machine, frozen):
         out = replayed(q, x)
         assert out.is_inference()
     kind = plan.launch._arguments
-    assert kind.from_buffer_copy(machine.launches[-1][3]).settled == frozen
+    assert kind.from_buffer_copy(machine.launches[-1][3]).weights_unchanged == frozen
 
 
 def test_weights_that_nobody_has_frozen_are_read_after_the_kernel_ahead(machine):
@@ -198,7 +198,10 @@ def test_weights_that_nobody_has_frozen_are_read_after_the_kernel_ahead(machine)
     settle(x, q)
     for _ in range(3):
         assert replayed(q, x) is not None
-    told = [plan.launch._arguments.from_buffer_copy(each[3]).settled for each in machine.launches]
+    told = [
+        plan.launch._arguments.from_buffer_copy(each[3]).weights_unchanged
+        for each in machine.launches
+    ]
     assert told == 6 * [0]
 
 

@@ -13,6 +13,11 @@
 #include "scale_search/search.cuh"
 #include "numbers/tensor_scale.cuh"
 
+using namespace bs;
+using namespace bs::numbers;
+using namespace bs::rows;
+using namespace bs::scale_search;
+
 using Kind = FORMAT;
 
 template <class Element>

@@ -1,27 +1,37 @@
-"""Blocks of a cluster read of each other what they store and nothing more."""
+"""CTAs of a cluster load from DSMEM what they store and nothing more."""
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from blockscale.kernels.matmul import stream
+from blockscale.formats import NVFP4
+from blockscale.kernels.matmul.stream.build import stream_build
+from blockscale.kernels.matmul.stream.config import Config
+from blockscale.kernels.prepared import fragments
+from blockscale.problem import Kind, Problem
 from blockscale.runtime.cuda import FOLDER
 
 SOURCE = Path(__file__).with_name("cluster_reduce.cpp")
-# Any build, as a cluster of two; without warps that share k, which would have to meet.
-DEFINES = {
-    **dict(stream.every_build("sm_90a")[0].defines),
-    "BS_CLUSTER": 1, "BS_SPLITS": 2, "BS_K_WARPS": 1, "BS_N_WARPS": 4, "BS_TILES_PER_WARP": 2,
-    "BS_TILE_K": 256, "BS_WGMMA": 0, "BS_GATED": 0, "BS_RAGGED": 0,
-}  # fmt: skip
+# A cluster of two; without warps that share k, which would have to synchronise.
+CONFIG = Config(
+    tile_m=8, tiles_per_warp=2, n_warps=4, k_warps=1, stages=2, tile_k=256, ctas_per_sm=1,
+    splits=2, cluster=True,
+)  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize("columns", [8, 64])  # one quad of a thread at a time, or several
-def test_no_load_is_left_behind(columns, tmp_path):
-    defined = [f"-D{name}={value}" for name, value in {**DEFINES, "BS_TILE_M": columns}.items()]
+@pytest.mark.parametrize("tile_m", [8, 64])  # one quad of a thread at a time, or several
+def test_no_load_is_left_behind(tile_m, tmp_path):
+    problem = Problem(
+        verb="matmul", m=tile_m, n=64, k=256, x="bfloat16", out="float32", target="sm_90a",
+        w=str(Kind(NVFP4, fragments(NVFP4))),
+    )  # fmt: skip
+    build = stream_build(problem, replace(CONFIG, tile_m=tile_m), symmetric=True)
+    defined = [f"-D{name}={value}" for name, value in build.defines]
+    defined.append(f'-DKERNEL_FILE="{build.path}"')
     command = ["c++", "-std=c++20", "-O0", "-w", f"-I{FOLDER}", *defined, SOURCE]
     subprocess.run([*command, "-o", tmp_path / "reduce"], check=True)
     done = subprocess.run([tmp_path / "reduce"], capture_output=True, text=True)

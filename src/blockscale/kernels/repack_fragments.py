@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_int, c_longlong, c_void_p
+from ctypes import Structure
 
 import torch
 from torch import Tensor
 
 from blockscale.formats import CATALOGUE, Format
 from blockscale.kernels.cuda.rows import PACKINGS, aligned
+from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.kernels.native import adjacent_columns
 from blockscale.kernels.prepared import fragments
 from blockscale.layouts import Layout, canonical
@@ -19,13 +20,21 @@ _WARPS = 8
 _MOST_TILES = 1 << 15  # of a launch; a thread block takes several where there are more
 
 
-class Arguments(Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("codes", "scale", "codes_out", "scale_out")),
-        *((name, c_longlong) for name in ("code_group", "code_row", "scale_group", "scale_row")),
-        ("n", c_int),
-        ("k", c_int),
+class RepackArguments(Structure):
+    HEADER = Header("repack_arguments", "decode")
+    MEMBERS = (
+        Member("const u8*", "codes", "[groups, n, bytes]"),
+        Member("const u8*", "scale"),
+        Member("u8*", "codes_out", "[groups, tiles, bytes]"),
+        Member("u8*", "scale_out"),
+        Member("long long", "code_group", "bytes between groups"),
+        Member("long long", "code_row", "bytes between rows"),
+        Member("long long", "scale_group", "bytes between groups"),
+        Member("long long", "scale_row", "bytes between rows"),
+        Member("int", "n"),
+        Member("int", "k"),
     )
+    _fields_ = fields(MEMBERS)
 
 
 def packs_fragments(format: Format, now: Layout, target: Layout, device: torch.device) -> bool:
@@ -57,7 +66,7 @@ def pack_fragments(
     )
     if packed.numel() == 0:
         return packed, scales
-    arguments = Arguments(
+    arguments = RepackArguments(
         codes.data_ptr(),
         scale.data_ptr(),
         packed.data_ptr(),

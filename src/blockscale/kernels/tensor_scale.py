@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_uint32, c_void_p
+from ctypes import Structure
 from functools import lru_cache
 
 import torch
@@ -21,6 +21,7 @@ from blockscale.kernels.cuda.rows import (
     matrices,
     rows_of,
 )
+from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.numerics import tensor_scale_of
 from blockscale.problem import dtype_name
 from blockscale.runtime import target_of
@@ -38,15 +39,17 @@ _BLOCKS = 8  # thread blocks of an SM, which all run at the same time
 _MOST_Y = 1 << 15  # thread blocks of a grid's second dimension
 
 
-class Arguments(Structure):
-    _fields_ = (
-        ("x", Matrices),
-        ("rows", Rows),
-        ("units", c_uint32),
-        ("amax", c_void_p),
-        ("arrivals", c_void_p),
-        ("out", c_void_p),
+class TensorScaleArguments(Structure):
+    HEADER = Header("tensor_scale_arguments", "rows")
+    MEMBERS = (
+        Member(Matrices, "x", "[groups, n, k], 16-byte aligned rows"),
+        Member(Rows, "rows"),
+        Member("u32", "units", "of those that share a tensor scale"),
+        Member("u32*", "amax", "[tensor scales], zeros"),
+        Member("u32*", "arrivals", "[tensor scales], zeros"),
+        Member("float*", "out", "[tensor scales]"),
     )
+    _fields_ = fields(MEMBERS)
 
 
 def tensor_scales(x: Tensor, format: Format, per_row: bool) -> Tensor:
@@ -66,7 +69,7 @@ def derive(x: Tensor, format: Format, per_row: bool, parts: int | None = None) -
     parts = parts or _parts(units, count, target_of(x.device))
     out = torch.empty(count, dtype=torch.float32, device=x.device)
     shared = torch.zeros(2, count, dtype=torch.int32, device=x.device) if parts > 1 else None
-    arguments = Arguments(
+    arguments = TensorScaleArguments(
         matrices(x),
         rows_of(groups, n, k // _VALUES),
         units,

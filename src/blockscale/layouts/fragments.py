@@ -9,7 +9,7 @@ Rows go in tiles of 16, k in units of 64: four steps of 16, each one A operand o
 
 so a unit is 32 codes to a lane: as many 32-bit words as a code has bits, one lane after the other.
 Inside the words, bits stand where decoding wants them: `place` says where, and
-src/blockscale/cuda/decode.cuh why.
+src/blockscale/cuda/decode/floats.cuh why.
 
 Scales follow the same tiles, eight blocks at a time: lane 4 g + t holds those of the blocks 2 t and
 2 t + 1, first of row g, then of row g + 8. Rows are padded to 16, k to 64 and blocks to 8, with

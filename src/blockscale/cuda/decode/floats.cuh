@@ -5,13 +5,15 @@
 //   - floats of 4 and 6 bits are shifted to where a 16-bit float has its fields (shifts to the left are
 //     multiplications, which another pipe does), then multiplied by a power of two: exact, and right
 //     for subnormals;
-//   - tables are looked up as bytes in registers (decode_table.cuh), or by the pair in shared memory
-//     (decode_shared.cuh);
+//   - tables are looked up as bytes in registers (decode/table.cuh), or by the pair in shared memory
+//     (decode/shared_table.cuh);
 //   - floats of 8 bits have a hardware conversion to float16 from sm_89 on.
 #pragma once
-#include "ptx/ptx.cuh"
+#include "generated/enums.cuh"
+#include "ptx/half_pair.cuh"
+#include "ptx/scalar.cuh"
 
-enum Element { E2M1, E2M3, E3M2, E4M3, E5M2, TABLE };
+namespace bs::decode {
 
 template <class T, Element ELEMENT, int BITS, bool SYMMETRIC>
 struct Decoder;
@@ -81,15 +83,14 @@ struct Decoder<T, E3M2, 6, SYMMETRIC> : SixBits<T, E3M2> {};
 template <Element ELEMENT>
 BS_DEVICE u32 bytes_to_float16(u32 pair) {
     u32 d;
-    if (ELEMENT == E5M2) return pick_bytes(pair, 0, 0x1404);
+    if (ELEMENT == E5M2) return ptx::prmt(pair, 0, 0x1404);
 #if __CUDA_ARCH__ >= 890
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}" : "=r"(d) : "r"(pair));
+    d = ptx::e4m3x2_to_float16x2(pair);
 #else
-    u32 wide = pick_bytes(pair, 0, 0x1404);
-    d = Float16::times((wide & 0x80008000u) | ((wide >> 1) & 0x3F803F80u), Float16::power_of_two(8));
+    u32 wide = ptx::prmt(pair, 0, 0x1404);
+    d = ptx::Float16x2::times((wide & 0x80008000u) | ((wide >> 1) & 0x3F803F80u), ptx::Float16x2::power_of_two(8));
     // All ones are NaN; taken for a number they are 480. The comparison answers 1.0, 0x3C00.
-    u32 special;
-    asm("set.eq.f16x2.f16x2 %0, %1, %2;" : "=r"(special) : "r"(d & 0x7FFF7FFFu), "r"(0x5F805F80u));
+    const u32 special = ptx::equal_float16x2(d & 0x7FFF7FFFu, 0x5F805F80u);
     d |= special | special << 1;
 #endif
     return d;
@@ -101,7 +102,7 @@ struct EightBits {
 
     static BS_DEVICE u32 two(u32 pair) {
         u32 d = bytes_to_float16<ELEMENT>(pair);
-        return T::is_bfloat16 ? T::from_floats(float16_low(d), float16_high(d)) : d;
+        return T::is_bfloat16 ? T::from_floats(ptx::float16_low(d), ptx::float16_high(d)) : d;
     }
 
     BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
@@ -116,3 +117,5 @@ template <class T, bool SYMMETRIC>
 struct Decoder<T, E4M3, 8, SYMMETRIC> : EightBits<T, E4M3> {};
 template <class T, bool SYMMETRIC>
 struct Decoder<T, E5M2, 8, SYMMETRIC> : EightBits<T, E5M2> {};
+
+}  // namespace bs::decode

@@ -2,9 +2,9 @@
 #pragma once
 #include "decode/floats.cuh"
 
-enum Scale { UE4M3, E8M0, E4M4 };
+namespace bs::decode {
 
-BS_DEVICE u32 byte_of(u32 word, int i) { return pick_bytes(word, 0, 0x4440 + i); }
+BS_DEVICE u32 byte_of(u32 word, int i) { return ptx::prmt(word, 0, 0x4440 + i); }
 
 template <Scale SCALE>
 struct ScaleDecoder;
@@ -16,8 +16,8 @@ struct ScaleDecoder<UE4M3> {
         u32 unused = word & 0x80808080u;  // a sign: such bytes become 0x7F
         word = (word | (unused - (unused >> 7))) & 0x7F7F7F7Fu;
         u32 low = bytes_to_float16<E4M3>(word), high = bytes_to_float16<E4M3>(word >> 16);
-        s[0] = float16_low(low), s[1] = float16_high(low);
-        s[2] = float16_low(high), s[3] = float16_high(high);
+        s[0] = ptx::float16_low(low), s[1] = ptx::float16_high(low);
+        s[2] = ptx::float16_low(high), s[3] = ptx::float16_high(high);
     }
 };
 
@@ -41,3 +41,5 @@ struct ScaleDecoder<E4M4> {
             s[i] = __uint_as_float(byte_of(word, i) << 19) * 0x1p116f;
     }
 };
+
+}  // namespace bs::decode

@@ -8,6 +8,9 @@
 // and the place of the lane an address, by one `prmt`; the second half of a row is another table's.
 #pragma once
 #include "decode/table.cuh"
+#include "ptx/shared.cuh"
+
+namespace bs::decode {
 
 constexpr int TABLE_ROWS = 256, TABLE_PITCH = 256, TABLE_BYTES = TABLE_ROWS * TABLE_PITCH;
 
@@ -33,10 +36,8 @@ struct SharedTable {
                 const int shift = WORDS == 2 ? 2 * word : 0;
                 entry[word] = T::from_floats(value(values, row >> shift), value(values, row >> 4 >> shift));
             }
-            asm volatile("st.shared.v4.u32 [%0], {%1,%2,%1,%2};" ::"r"(base + row * TABLE_PITCH +
-                                                                       place / 128 * 128 + i % PARTS * 16),
-                         "r"(entry[0]), "r"(entry[1])
-                         : "memory");
+            ptx::store_shared(base + row * TABLE_PITCH + place / 128 * 128 + i % PARTS * 16, entry[0], entry[1],
+                              entry[0], entry[1]);
         }
     }
 
@@ -51,11 +52,7 @@ struct SharedTable {
 
     // By a register of codes: no load before the table is filled, since the codes come after.
     BS_DEVICE void look_up(u32 (&entry)[WORDS], u32 codes, int byte) const {
-        const u32 at = base + pick_bytes(codes, place, 0x5504 | byte << 4);
-        if constexpr (WORDS == 2)
-            asm("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(entry[0]), "=r"(entry[1]) : "r"(at));
-        else
-            asm("ld.shared.u32 %0, [%1];" : "=r"(entry[0]) : "r"(at));
+        ptx::load_table(entry, base + ptx::prmt(codes, place, 0x5504 | byte << 4));
     }
 
     BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
@@ -72,7 +69,7 @@ struct SharedTable {
     }
 };
 
-// A decoder of either kind, made ready by all threads of the block.
+// A decoder of either kind, made ready by all threads of the CTA.
 template <class D>
 BS_DEVICE void load(D& decoder, const float* values, u32, int) {
     decoder.load(values);
@@ -85,11 +82,4 @@ BS_DEVICE void load(SharedTable<T, BITS, SYMMETRIC>& decoder, const float* value
     decoder.fill(values, blockDim.x);
 }
 
-template <bool CONDITION, class A, class B>
-struct Either {
-    typedef A Type;
-};
-template <class A, class B>
-struct Either<false, A, B> {
-    typedef B Type;
-};
+}  // namespace bs::decode

@@ -5,6 +5,8 @@
 #pragma once
 #include "decode/floats.cuh"
 
+namespace bs::decode {
+
 // Eight 16-bit values as two tables of bytes.
 struct ByteTables {
     u32 low[2], high[2];
@@ -28,16 +30,16 @@ BS_DEVICE ByteTables load_tables(const float* values, int first, int direction, 
             v[i] = at < count ? values[first + direction * at] : 0.0f;
         }
         u32 a = T::from_floats(v[0], v[1]), b = T::from_floats(v[2], v[3]);
-        tables.low[half] = of_lane(pick_bytes(a, b, 0x6420));
-        tables.high[half] = of_lane(pick_bytes(a, b, 0x7531));
+        tables.low[half] = of_lane(ptx::prmt(a, b, 0x6420));
+        tables.high[half] = of_lane(ptx::prmt(a, b, 0x7531));
     }
     return tables;
 }
 
 // Low and high bytes of four values -> two registers of two.
 BS_DEVICE void interleave(u32& d0, u32& d1, u32 low, u32 high) {
-    d0 = pick_bytes(low, high, 0x5140);
-    d1 = pick_bytes(low, high, 0x7362);
+    d0 = ptx::prmt(low, high, 0x5140);
+    d1 = ptx::prmt(low, high, 0x7362);
 }
 
 // Tables of 4 and 8 values: no sign, any values. By four nibbles, of which the top bits are zero.
@@ -48,8 +50,8 @@ struct ShortTable {
     BS_DEVICE void load(const float* values) { tables = load_tables<T>(values, 0, 1, 1 << BITS); }
 
     BS_DEVICE void look_up(u32& d0, u32& d1, u32 index) const {
-        interleave(d0, d1, pick_bytes(tables.low[0], tables.low[1], index),
-                   pick_bytes(tables.high[0], tables.high[1], index));
+        interleave(d0, d1, ptx::prmt(tables.low[0], tables.low[1], index),
+                   ptx::prmt(tables.high[0], tables.high[1], index));
     }
 };
 
@@ -86,8 +88,8 @@ struct Nibbles<true> {
     ByteTables near;
 
     BS_DEVICE void look_up(u32& d0, u32& d1, u32 index, u32 mask) const {
-        interleave(d0, d1, pick_bytes(near.low[0], near.low[1], index),
-                   pick_bytes(near.high[0], near.high[1], index) ^ (mask & 0x80808080u));
+        interleave(d0, d1, ptx::prmt(near.low[0], near.low[1], index),
+                   ptx::prmt(near.high[0], near.high[1], index) ^ (mask & 0x80808080u));
     }
 };
 
@@ -97,10 +99,10 @@ struct Nibbles<false> {
 
     BS_DEVICE void look_up(u32& d0, u32& d1, u32 index, u32 mask) const {
         interleave(d0, d1,
-                   merge_bits(pick_bytes(far.low[0], far.low[1], index),
-                              pick_bytes(near.low[0], near.low[1], index), mask),
-                   merge_bits(pick_bytes(far.high[0], far.high[1], index),
-                              pick_bytes(near.high[0], near.high[1], index), mask));
+                   ptx::merge_bits(ptx::prmt(far.low[0], far.low[1], index),
+                              ptx::prmt(near.low[0], near.low[1], index), mask),
+                   ptx::merge_bits(ptx::prmt(far.high[0], far.high[1], index),
+                              ptx::prmt(near.high[0], near.high[1], index), mask));
     }
 };
 
@@ -108,14 +110,14 @@ struct Nibbles<false> {
 template <bool MIRRORED>
 BS_DEVICE void look_up_nibbles(u32 (&d)[4], const Nibbles<MIRRORED>& table, u32 w) {
     const u32 index = w & 0x77777777u, up = w << 4;
-    table.look_up(d[0], d[1], index, pick_bytes(w, up, 0x9D8C));  // signs of bytes
-    table.look_up(d[2], d[3], index >> 16, pick_bytes(w, up, 0xBFAE));
+    table.look_up(d[0], d[1], index, ptx::prmt(w, up, 0x9D8C));  // signs of bytes
+    table.look_up(d[2], d[3], index >> 16, ptx::prmt(w, up, 0xBFAE));
 }
 
 // Every byte of x: all ones where its top bit is set; if only that one counts, x itself.
 template <bool MIRRORED>
 BS_DEVICE u32 spread_tops(u32 x) {
-    return MIRRORED ? x : pick_bytes(x, x, 0xBA98);
+    return MIRRORED ? x : ptx::prmt(x, x, 0xBA98);
 }
 
 // The same where the top bits of the first four are those of the bytes, and the others' four bits below.
@@ -187,7 +189,9 @@ struct Decoder<T, TABLE, 5, false> {
 #pragma unroll
         for (int u = 0; u < 4; u++) {
             const u32 signs = signs_of_pair(words, q, u);
-            d[u] = merge_bits(below[u], d[u], pick_bytes(signs, signs, 0xBB99));
+            d[u] = ptx::merge_bits(below[u], d[u], ptx::prmt(signs, signs, 0xBB99));
         }
     }
 };
+
+}  // namespace bs::decode

@@ -1,14 +1,16 @@
 // What happens to a sum before it is stored: tensor scales, bias, activation, one cast.
 #pragma once
-#include "ptx/ptx.cuh"
+#include "generated/enums.cuh"
+#include "ptx/half_pair.cuh"
 
-enum Dtype { FLOAT32, BFLOAT16, FLOAT16 };
-enum Activation { NONE, SILU, GELU, GELU_TANH, SWIGLU_OAI };
+namespace bs::gemm {
+
+using numbers::BFLOAT16, numbers::FLOAT16, numbers::FLOAT32;
 
 BS_DEVICE float load_number(const void* base, long long at, int dtype) {
     if (dtype == FLOAT32) return static_cast<const float*>(base)[at];
     u32 bits = static_cast<const u16*>(base)[at];
-    return dtype == BFLOAT16 ? __uint_as_float(bits << 16) : float16_low(bits);
+    return dtype == BFLOAT16 ? __uint_as_float(bits << 16) : ptx::float16_low(bits);
 }
 
 BS_DEVICE void store_number(void* base, long long at, float value, int dtype) {
@@ -16,8 +18,8 @@ BS_DEVICE void store_number(void* base, long long at, float value, int dtype) {
         static_cast<float*>(base)[at] = value;
     else
         static_cast<u16*>(base)[at] = static_cast<u16>(dtype == BFLOAT16
-                                                           ? BFloat16::from_floats(value, 0.0f)
-                                                           : Float16::from_floats(value, 0.0f));
+                                                           ? ptx::BFloat16x2::from_floats(value, 0.0f)
+                                                           : ptx::Float16x2::from_floats(value, 0.0f));
 }
 
 // Four neighbours by one store, whose place must be a multiple of its size.
@@ -29,8 +31,8 @@ BS_DEVICE void store_four(void* base, long long at, const float (&value)[4], int
     u32 pairs[2];  // rounded both ways, which takes no branch
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const u32 brain = BFloat16::from_floats(value[2 * i], value[2 * i + 1]);
-        const u32 half = Float16::from_floats(value[2 * i], value[2 * i + 1]);
+        const u32 brain = ptx::BFloat16x2::from_floats(value[2 * i], value[2 * i + 1]);
+        const u32 half = ptx::Float16x2::from_floats(value[2 * i], value[2 * i + 1]);
         pairs[i] = dtype == BFLOAT16 ? brain : half;
     }
     static_cast<uint2*>(base)[at / 4] = make_uint2(pairs[0], pairs[1]);
@@ -52,3 +54,5 @@ BS_DEVICE float activate(int activation, float gate, float up, float alpha, floa
         }
     }
 }
+
+}  // namespace bs::gemm

@@ -1,72 +1,75 @@
 // The tiles of a warp: codes and scales out of shared memory, weights in registers, sums.
 #pragma once
 #include "gemm/warp_coord.cuh"
-#include "gemm/reduce.cuh"
+#include "ptx/shared.cuh"
 
-template <class Fetch>
-struct Tiles : Fetch {
-    using Fetch::shared, Fetch::lane, Fetch::row_warp, Fetch::k_warp;
+namespace bs::gemm {
 
-    const Decode* decoders;  // of gate and up, whose tables may differ
-    float sums[TILES][B_TILES][SUMS];
+template <class Shape, class Ring>
+struct WarpTiles : Ring {
+    using Ring::shared, Ring::lane, Ring::n_warp, Ring::k_warp;
+    using X = typename Shape::X;
+    using Format = typename Shape::Format;
+    using Decoder = typename Shape::Decoder;
+    using Lift = typename Shape::Lift;
 
-    BS_DEVICE Tiles(const Arguments& a, u32 shared, const Decode* decoders)
-        : Fetch(a, shared), decoders(decoders) {}
+    static constexpr int TILES = Shape::TILES_PER_WARP, BITS = Format::BITS, BLOCK = Format::BLOCK;
+    static constexpr int GROUPS = Shape::SCALE_GROUPS, UNITS_PER_GROUP = Format::UNITS_PER_GROUP;
+
+    const Decoder* decoders;  // of gate and up, whose tables may differ
+    float sums[TILES][Shape::M_TILES][Shape::SUMS];
+
+    BS_DEVICE WarpTiles(const typename Shape::Arguments& a, u32 shared, const Decoder* decoders)
+        : Ring(a, shared), decoders(decoders) {}
 
     BS_DEVICE void clear() {
 #pragma unroll
         for (int i = 0; i < TILES; i++)
 #pragma unroll
-            for (int b = 0; b < B_TILES; b++)
+            for (int b = 0; b < Shape::M_TILES; b++)
 #pragma unroll
-                for (int j = 0; j < SUMS; j++) sums[i][b][j] = 0.0f;
+                for (int j = 0; j < Shape::SUMS; j++) sums[i][b][j] = 0.0f;
     }
 
-    BS_DEVICE const Decode& decoder(int tile) const {
-        return decoders[ELEMENT == TABLE ? tile % BRANCHES : 0];
+    BS_DEVICE const Decoder& decoder(int tile) const {
+        return decoders[Format::ELEMENT == decode::TABLE ? tile % Shape::BRANCHES : 0];
     }
 
-    // Units of 64 k are counted from the first of the eight blocks in which a chunk begins.
-    static constexpr int UNITS_OF_EIGHT = BLOCK / 8;
+    // Units of 64 k are counted from the first unit of the scale group in which a k tile begins.
+    static BS_DEVICE int unit_of(int k_tile, int part) { return k_tile * Shape::UNITS % UNITS_PER_GROUP + part; }
 
-    static BS_DEVICE int unit_of(int chunk, int part) { return chunk * UNITS % UNITS_OF_EIGHT + part; }
-
-    // To scale weights, four lanes need the scales of the same rows, each twice in a register: every
-    // lane decodes a quarter of them for all. Of two blocks they stand together: rows g and g + 8 of
-    // the even one, then of the odd one.
+    // To scale weights, four lanes need the scales of the same rows, each twice in a register: every lane decodes a
+    // quarter of them for all. For two blocks, 16 bytes hold rows g and g + 8 of the even one, then of the odd one.
     BS_DEVICE u32 decoded() const {
-        return shared + STAGES * STAGE_BYTES + (row_warp * K_WARPS + k_warp) * DECODED_BYTES;
+        return shared + Shape::STAGES * Shape::STAGE_BYTES +
+               (n_warp * Shape::K_WARPS + k_warp) * Shape::DECODED_BYTES;
     }
 
-    // Whether the weights of a chunk must be lifted before they are scaled, since a scale leaves no room.
-    typedef bool Lift;
-
-    BS_DEVICE Lift decode_scales(u32 stage) const {
+    // Whether the weights of this k tile must be lifted before they are scaled: see gemm/lift.cuh.
+    BS_DEVICE bool decode_scales(u32 stage) const {
         __syncwarp();  // the last ones are read
-        u32 words[TILES * EIGHTS][1];
+        u32 words[TILES * GROUPS][1];
         float largest = 0.0f;
 #pragma unroll
-        for (int i = 0; i < TILES * EIGHTS; i++) {
-            load_words(words[i], this->scales_at(stage, i / EIGHTS) + 128 * (i % EIGHTS) + 4 * lane);
+        for (int i = 0; i < TILES * GROUPS; i++) {
+            ptx::load_shared(words[i], this->scales_at(stage, i / GROUPS) + 128 * (i % GROUPS) + 4 * lane);
             float s[4];
-            if (MAY_EXCEED) ScaleDecoder<SCALE>::four(s, words[i][0]);
-            if (MAY_EXCEED) largest = fmaxf(largest, fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3])));
+            if (Lift::MAY_EXCEED) decode::ScaleDecoder<Format::SCALE>::four(s, words[i][0]);
+            if (Lift::MAY_EXCEED) largest = fmaxf(largest, fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3])));
         }
-        const Lift lift = MAY_EXCEED && __any_sync(~0u, largest > LARGEST_LIFTED);
-        const float factor = lift ? 1.0f : SCALE_LIFT;
+        const bool lift = Lift::MAY_EXCEED && __any_sync(~0u, largest > Lift::LARGEST_LIFTED);
+        const float factor = lift ? 1.0f : Lift::SCALE_LIFT;
 #pragma unroll
-        for (int i = 0; i < TILES * EIGHTS; i++) {
+        for (int i = 0; i < TILES * GROUPS; i++) {
             u32 out[4];
             float s[4];
-            ScaleDecoder<SCALE>::four(s, words[i][0]);
+            decode::ScaleDecoder<Format::SCALE>::four(s, words[i][0]);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float scale = s[j % 2 * 2 + j / 2] * factor;
                 out[j] = X::from_floats(scale, scale);
             }
-            asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(decoded() + 512 * i + 16 * lane),
-                         "r"(out[0]), "r"(out[1]), "r"(out[2]), "r"(out[3])
-                         : "memory");
+            ptx::store_shared(decoded() + 512 * i + 16 * lane, out[0], out[1], out[2], out[3]);
         }
         __syncwarp();
         return lift;
@@ -76,10 +79,10 @@ struct Tiles : Fetch {
     BS_DEVICE void load_decoded(u32 (&scales)[4][2], int tile, int unit) const {
         constexpr int PAIRS = 32 / BLOCK;  // of blocks, in a unit
         u32 words[PAIRS][4];
-        const u32 from = decoded() + (tile * EIGHTS + unit / UNITS_OF_EIGHT) * 512 + 64 * (lane / 4) +
-                         16 * (unit % UNITS_OF_EIGHT * PAIRS);
+        const u32 from = decoded() + (tile * GROUPS + unit / UNITS_PER_GROUP) * 512 + 64 * (lane / 4) +
+                         16 * (unit % UNITS_PER_GROUP * PAIRS);
 #pragma unroll
-        for (int i = 0; i < PAIRS; i++) load_words(words[i], from + 16 * i);
+        for (int i = 0; i < PAIRS; i++) ptx::load_shared(words[i], from + 16 * i);
 #pragma unroll
         for (int step = 0; step < 4; step++)
 #pragma unroll
@@ -87,30 +90,13 @@ struct Tiles : Fetch {
                 scales[step][below] = words[16 * step / BLOCK / 2][16 * step / BLOCK % 2 * 2 + below];
     }
 
-    // Neighbouring words, by as few loads as their number allows.
-    template <int COUNT>
-    static BS_DEVICE void load_words(u32 (&words)[COUNT], u32 from) {
-        constexpr int WIDTH = COUNT % 4 == 0 ? 4 : COUNT % 2 == 0 ? 2 : 1;
-#pragma unroll
-        for (int i = 0; i < COUNT; i += WIDTH)
-            if constexpr (WIDTH == 4)
-                asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                             : "=r"(words[i]), "=r"(words[i + 1]), "=r"(words[i + 2]), "=r"(words[i + 3])
-                             : "r"(from + 4 * i));
-            else if constexpr (WIDTH == 2)
-                asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
-                             : "=r"(words[i]), "=r"(words[i + 1])
-                             : "r"(from + 4 * i));
-            else
-                asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[i]) : "r"(from + 4 * i));
+    // Of a unit of a tile.
+    BS_DEVICE void load_codes(u32 (&words)[BITS], u32 from) const {
+        ptx::load_shared(words, from + 4 * BITS * lane);
     }
 
-    // Of a unit of a tile.
-    BS_DEVICE void load_codes(u32 (&words)[BITS], u32 from) const { load_words(words, from + 4 * BITS * lane); }
-
-    template <class D>  // of which only some have both
-    static BS_DEVICE void unscaled(const D& decode, u32 (&w)[4], const u32 (&words)[BITS], int step) {
-        if constexpr (UNLIFTED)
+    static BS_DEVICE void unscaled(const Decoder& decode, u32 (&w)[4], const u32 (&words)[BITS], int step) {
+        if constexpr (Lift::UNLIFTED)
             decode.bits(w, words, step);
         else
             decode.step(w, words, step);
@@ -119,36 +105,40 @@ struct Tiles : Fetch {
     // Weights of some steps, multiplied by the scales of rows g and g + 8.
     template <int STEPS>
     BS_DEVICE void scaled_steps(u32 (&w)[STEPS][4], const u32 (&words)[BITS], int i, int first,
-                                const u32 (&scales)[4][2], Lift lift) const {
+                                const u32 (&scales)[4][2], bool lift) const {
 #pragma unroll
         for (int step = 0; step < STEPS; step++) unscaled(decoder(i), w[step], words, first + step);
-        if (MAY_EXCEED && lift)
+        if (Lift::MAY_EXCEED && lift)
 #pragma unroll
             for (int step = 0; step < STEPS; step++)
 #pragma unroll
-                for (int u = 0; u < 4; u++) w[step][u] = X::times(w[step][u], X::from_floats(SCALE_LIFT, SCALE_LIFT));
+                for (int u = 0; u < 4; u++)
+                    w[step][u] = X::times(w[step][u], X::from_floats(Lift::SCALE_LIFT, Lift::SCALE_LIFT));
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
 #pragma unroll
             for (int u = 0; u < 4; u++) w[step][u] = X::times(w[step][u], scales[first + step][u % 2]);
     }
 
-    // To shared memory: [k_warp][branch][column][row], float32.
+    // To shared memory: [k_warp][branch][row of x][row of w], float32.
     BS_DEVICE void leave(float* out) const {
         const int g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            const int row = 16 * (row_warp * (TILES / BRANCHES) + i / BRANCHES) + g;
-            float* base = out + ((k_warp * BRANCHES + i % BRANCHES) * COLUMNS) * SUM_PITCH + row;
+            const int first = 16 * (n_warp * (TILES / Shape::BRANCHES) + i / Shape::BRANCHES);  // row of w
+            float* base = out + ((k_warp * Shape::BRANCHES + i % Shape::BRANCHES) * Shape::TILE_M) * Shape::SUM_PITCH +
+                          first + g;
 #pragma unroll
-            for (int b = 0; b < B_TILES; b++)
+            for (int b = 0; b < Shape::M_TILES; b++)
 #pragma unroll
-                for (int j = 0; j < SUMS; j++) {
-                    int column = COLUMNS == 1 ? 0 : (8 * b + 2 * t + j % 2) % COLUMNS;
-                    int below = COLUMNS == 1 ? 8 * j : 8 * (j / 2);
-                    if (COLUMNS >= 8 || 2 * t < COLUMNS || COLUMNS == 1)
-                        base[column * SUM_PITCH + below] = sums[i][b][j] * SUM_LIFT;
+                for (int j = 0; j < Shape::SUMS; j++) {
+                    int m = Shape::TILE_M == 1 ? 0 : (8 * b + 2 * t + j % 2) % Shape::TILE_M;
+                    int below = Shape::TILE_M == 1 ? 8 * j : 8 * (j / 2);
+                    if (Shape::TILE_M >= 8 || 2 * t < Shape::TILE_M || Shape::TILE_M == 1)
+                        base[m * Shape::SUM_PITCH + below] = sums[i][b][j] * Lift::SUM_LIFT;
                 }
         }
     }
 };
+
+}  // namespace bs::gemm

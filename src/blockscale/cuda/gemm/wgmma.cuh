@@ -1,56 +1,62 @@
-// What four warps do together with their chunks: decode, and multiply by `wgmma`.
+// The mainloop of warpgroups: warps decode weights into registers, and wgmma multiplies them by x in shared memory.
 #pragma once
 #include "gemm/tma_ring.cuh"
 #include "gemm/warp_tiles.cuh"
 
-struct Warp : Tiles<Ring> {
-    using Tiles::Tiles;
+namespace bs::gemm {
 
-    // What is wanted of a tile and a unit of it: ahead of time, where there are registers for it.
-    static constexpr bool AHEAD = REGISTERS > 128 || TILES * COLUMNS / 2 + 4 * BITS < 48;
+template <class Shape>
+struct WgmmaMainloop : WarpTiles<Shape, TmaRing<Shape>> {
+    using Tiles = WarpTiles<Shape, TmaRing<Shape>>;
+    using Tiles::Tiles, Tiles::sums, Tiles::TILES, Tiles::BITS, Tiles::PANEL_BYTES;
+    using X = typename Shape::X;
+
+    // The codes and scales of a tile and a unit; loaded one unit ahead where registers allow it.
+    static constexpr bool AHEAD = Shape::REGISTERS > 128 || TILES * Shape::TILE_M / 2 + 4 * BITS < 48;
     struct Coded {
         u32 words[BITS], scales[4][2];
     };
 
-    BS_DEVICE void load(Coded& coded, u32 stage, int chunk, int i) const {
+    BS_DEVICE void load(Coded& coded, u32 stage, int k_tile, int i) const {
         const int part = i / TILES, tile = i % TILES;
-        load_codes(coded.words, codes_at(stage, tile) + part * 128 * BITS);
-        load_decoded(coded.scales, tile, unit_of(chunk, part));
+        this->load_codes(coded.words, this->codes_at(stage, tile) + part * Shape::Format::UNIT_BYTES);
+        this->load_decoded(coded.scales, tile, this->unit_of(k_tile, part));
     }
 
-    // While the tensor cores have a unit, the next is decoded. `handed_over(i)`: the i-th unit is, and those
-    // before it are done.
-    template <class HandedOver>
-    BS_DEVICE void multiply_chunk(u32 stage, int chunk, const HandedOver& handed_over) {
-        const u32 x = panel_word(__shfl_sync(~0u, stage + k_warp * X_BYTES, 0));  // the same in all lanes
-        const Lift lift = decode_scales(stage);
+    // While the tensor cores multiply a unit, the next one is decoded. `issued(i)`: the products of the i-th unit have
+    // been issued, and those of units before it are done.
+    template <class Issued>
+    BS_DEVICE void multiply(u32 stage, int k_tile, const Issued& issued) {
+        const u32 x = ptx::panel_word(__shfl_sync(~0u, this->x_at(stage), 0));  // the same in all lanes
+        const bool lift = this->decode_scales(stage);
         Coded coded[2];
-        load(coded[0], stage, chunk, 0);
+        load(coded[0], stage, k_tile, 0);
 #pragma unroll
-        for (int i = 0; i < UNITS * TILES; i++) {
+        for (int i = 0; i < Shape::UNITS * TILES; i++) {
             const int part = i / TILES, tile = i % TILES;
-            if (AHEAD ? i + 1 < UNITS * TILES : i > 0)
-                load(coded[(i + AHEAD) % 2], stage, chunk, i + AHEAD);
+            if (AHEAD ? i + 1 < Shape::UNITS * TILES : i > 0)
+                load(coded[(i + AHEAD) % 2], stage, k_tile, i + AHEAD);
             u32 w[4][4];
-            scaled_steps(w, coded[i % 2].words, tile, 0, coded[i % 2].scales, lift);
-            begin_products();
+            this->scaled_steps(w, coded[i % 2].words, tile, 0, coded[i % 2].scales, lift);
+            ptx::wgmma_fence();
 #pragma unroll
             for (int step = 0; step < 4; step++)
-                Products<X, COLUMNS>::add(
+                ptx::Wgmma<X, Shape::TILE_M>::add(
                     sums[tile], w[step],
-                    panel_descriptor(x + part * (PANEL_BYTES >> 4) + step * NEXT_STEP));
-            commit_products();
-            wait_for_products<1>();
-            handed_over(i);
+                    ptx::panel_descriptor(x + part * (PANEL_BYTES >> 4) + step * ptx::NEXT_K16));
+            ptx::wgmma_commit();
+            ptx::wgmma_wait<1>();
+            issued(i);
         }
     }
 
     template <class Meanwhile>
-    BS_DEVICE void run(const Rows& rows, int first_column, int first, int end, const Meanwhile& meanwhile) {
-        clear();
-        for_chunks(rows, first_column, first, end, meanwhile,
-                   [&](u32 stage, int chunk, const auto& handed_over) {
-                       multiply_chunk(stage, chunk, handed_over);
-                   });
+    BS_DEVICE void run(const RowRange& rows, int first_m, int first, int end, const Meanwhile& meanwhile) {
+        this->clear();
+        this->for_k_tiles(rows, first_m, first, end, meanwhile, [&](u32 stage, int k_tile, const auto& issued) {
+            multiply(stage, k_tile, issued);
+        });
     }
 };
+
+}  // namespace bs::gemm

@@ -3,44 +3,37 @@
 // A warp takes a tile of 16 rows and a unit of 64 k. All elements decode by a table of float32, so there
 // is nothing to specialise but where bits stand.
 #include "decode/fragments.cuh"
-#include "gemm/epilogue.cuh"
 #include "decode/scales.cuh"
+#include "gemm/epilogue.cuh"
+#include "generated/dequantize_fragments_arguments.cuh"
+
+using namespace bs;
+using namespace bs::decode;
 
 constexpr Scale SCALE = BS_SCALE;
 constexpr int BITS = BS_BITS;
 constexpr int BLOCK = BS_BLOCK;
 constexpr bool FOLDED = BS_FOLDED;
-constexpr int DTYPE = BS_DTYPE;
+constexpr int DTYPE = numbers::BS_DTYPE;
 constexpr int WARPS = 8;
-
-struct Arguments {
-    const u8* codes;  // of the first tile
-    const u8* scale;
-    const float* table;         // 2^BITS values
-    const float* tensor_scale;  // one per row, or null; rows of a group by group
-    void* out;                  // [groups, rows, k]
-    long long code_stride, scale_stride;  // bytes between groups
-    long long out_row, out_group;         // elements between rows, and between groups
-    long long tensor_scale_row, tensor_scale_group;
-    int rows, k;
-};
 
 // The definition has one NaN, and conversions have others.
 BS_DEVICE void store_exactly(void* base, long long at, float value) {
     if (value == value)
-        store_number(base, at, value, DTYPE);
-    else if (DTYPE == FLOAT32)
+        gemm::store_number(base, at, value, DTYPE);
+    else if (DTYPE == numbers::FLOAT32)
         static_cast<u32*>(base)[at] = 0x7FC00000u;
     else
-        static_cast<u16*>(base)[at] = DTYPE == BFLOAT16 ? 0x7FC0u : 0x7E00u;
+        static_cast<u16*>(base)[at] = DTYPE == numbers::BFLOAT16 ? 0x7FC0u : 0x7E00u;
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) dequantize_fragments(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+    dequantize_fragments(const __grid_constant__ DequantizeFragmentsArguments a) {
     __shared__ float table[1 << BITS];
     for (int i = threadIdx.x; i < 1 << BITS; i += 32 * WARPS) table[i] = a.table[i];
     __syncthreads();
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int units = (a.k + 63) / 64, eights = (a.k / BLOCK + 7) / 8;
+    const int units = (a.k + 63) / 64, scale_groups = (a.k / BLOCK + 7) / 8;
     const int unit = blockIdx.y * WARPS + threadIdx.x / 32;
     const long long tile = blockIdx.x, group = blockIdx.z;
     if (unit >= units) return;
@@ -48,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) dequantize_fragments(co
     const u8* from = a.codes + group * a.code_stride + (tile * units + unit) * (128 * BITS);
 #pragma unroll
     for (int i = 0; i < BITS; i++) words[i] = reinterpret_cast<const u32*>(from)[BITS * lane + i];
-    const u8* scales = a.scale + group * a.scale_stride + tile * eights * 128 + 16 * g;
+    const u8* scales = a.scale + group * a.scale_stride + tile * scale_groups * 128 + 16 * g;
     const int rows[2] = {static_cast<int>(tile) * 16 + g, static_cast<int>(tile) * 16 + g + 8};
     float whole[2] = {1.0f, 1.0f};
     if (a.tensor_scale)

@@ -1,33 +1,28 @@
 // Quantisation: each lane takes some adjacent numbers, and lanes next to each other share a block.
 //
-//   BS_FORMAT        a Format of format.cuh
+//   BS_FORMAT        a Format of numbers/format.cuh
 //   BS_SEARCH        FROM_AMAX, NEIGHBOURS or FOUR_OVER_SIX
-//   BS_CARRY_FROM    of a power-of-two scale: see block_scale.cuh
+//   BS_CARRY_FROM    of a power-of-two scale: see scale_search/block_scale.cuh
 //   BS_TENSOR_SCALE  NONE; GIVEN, one per row; or FROM_LARGEST, POWER: derived, one per row
 //   BS_NUMBERS       of x: Wide, BFloat16 or Float16
 //   BS_PACKING       BIT_STREAM or BIT_PLANES
 //   BS_BLOCKED       scales go into atoms of 128 x 4, else row by row
 //   BS_WEIGHTED      squared errors have weights, column by column
 //   BS_VALUES        numbers of a lane: whole groups of the packing
-//   BS_THREADS       of a thread block
+//   BS_THREADS       of a CTA
+#include "generated/quantize_arguments.cuh"
 #include "numbers/amax.cuh"
+#include "numbers/tensor_scale.cuh"
 #include "rows/memory.cuh"
 #include "rows/packing.cuh"
-#include "scale_search/quantize_block.cuh"
 #include "rows/rows.cuh"
+#include "scale_search/quantize_block.cuh"
 #include "scale_search/search.cuh"
-#include "numbers/tensor_scale.cuh"
 
-struct Arguments {
-    Matrices x;             // [groups, n, k], 16-byte aligned rows
-    Matrices tensor_scale;  // float32 [groups, n, 1]; written where it is derived
-    const float* codebook;
-    Matrices importance;  // float32 [groups, k]: without rows
-    Matrices codes;
-    Matrices scales;  // a row of atoms counts as a row where they are blocked
-    Rows rows;
-    u32 share;  // units of a thread block, which has its threads' number or a multiple
-};
+using namespace bs;
+using namespace bs::numbers;
+using namespace bs::rows;
+using namespace bs::scale_search;
 
 using Kind = BS_FORMAT;
 using Element = Kind::Element;
@@ -42,14 +37,14 @@ constexpr bool DERIVED = BS_TENSOR_SCALE == FROM_LARGEST || BS_TENSOR_SCALE == P
 template <class E>
 struct Encoders {
     using Type = FloatEncoder<E>;
-    EXACT void fill(const float*) {}
+    BS_DEVICE void fill(const float*) {}
     Type encoder;
 };
 
 template <int BITS>
 struct Encoders<Codebook<BITS>> {
     using Type = Table<BITS>;
-    EXACT void fill(const float* codebook) {
+    BS_DEVICE void fill(const float* codebook) {
         if (threadIdx.x == 0) encoder.ordinary = encoder.in_intervals = true;
         __syncthreads();
         encoder.fill(codebook, threadIdx.x, THREADS);
@@ -68,7 +63,7 @@ struct Tables {
     Encoders<Element> encoders;
     Near near;
 
-    EXACT void fill(const float* codebook) {
+    BS_DEVICE void fill(const float* codebook) {
         encoders.fill(codebook);
         if constexpr (Near::EXIST) {
             if (threadIdx.x == 0) near.fit = true;
@@ -82,15 +77,15 @@ struct Tables {
 constexpr int BLOCKS = VALUES / PART;  // of a lane
 
 // Scales of adjacent blocks lie side by side, in atoms up to four of them.
-EXACT void write_scales(const Arguments& a, const Place& at, const u32 (&scales)[BLOCKS]) {
+BS_DEVICE void write_scales(const QuantizeArguments& a, const Place& at, const u32 (&scales)[BLOCKS]) {
     constexpr int BYTES = Kind::Scale::BYTES;
     const u32 block = at.unit * VALUES / Kind::BLOCK;
     u8* to;
     if constexpr (BS_BLOCKED) {
         const u32 in_atom = at.row % 32 * 16 + at.row / 32 % 4 * 4 + block % 4;
-        to = a.scales.row(at.group, at.row / 128) + size_t(block / 4) * 512 + in_atom;
+        to = row_of(a.scales, at.group, at.row / 128) + size_t(block / 4) * 512 + in_atom;
     } else {
-        to = a.scales.row(at.group, at.row) + size_t(block) * BYTES;
+        to = row_of(a.scales, at.group, at.row) + size_t(block) * BYTES;
     }
     u32 words[(BLOCKS * BYTES + 3) / 4] = {};
 #pragma unroll
@@ -104,9 +99,9 @@ struct Unit {
     using Weights = Unweighted<Kind, PART>;
     Run<Numbers, VALUES> run;
 
-    EXACT Unit(const Arguments& a, const Place& at)
-        : run(load_run<Run<Numbers, VALUES>>(a.x.row(at.group, at.row), at.unit)) {}
-    EXACT Weights weights(int) const { return {}; }
+    BS_DEVICE Unit(const QuantizeArguments& a, const Place& at)
+        : run(load_run<Run<Numbers, VALUES>>(row_of(a.x, at.group, at.row), at.unit)) {}
+    BS_DEVICE Weights weights(int) const { return {}; }
 };
 
 template <>
@@ -114,14 +109,14 @@ struct Unit<true> : Unit<false> {
     using Weights = Weighted<Kind, PART>;
     Run<Wide, VALUES> importance;
 
-    EXACT Unit(const Arguments& a, const Place& at)
+    BS_DEVICE Unit(const QuantizeArguments& a, const Place& at)
         : Unit<false>(a, at),
-          importance(load_run<Run<Wide, VALUES>>(a.importance.row(at.group, 0), at.unit)) {}
-    EXACT Weights weights(int first) const { return {importance, first}; }
+          importance(load_run<Run<Wide, VALUES>>(row_of(a.importance, at.group, 0), at.unit)) {}
+    BS_DEVICE Weights weights(int first) const { return {importance, first}; }
 };
 
 // All lanes of a warp take part; those without work of their own repeat another's and do not write.
-EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& at,
+BS_DEVICE void quantize_unit(const QuantizeArguments& a, const Tables& tables, const Place& at,
                          const Rule& rule, bool writes) {
     const Encoder& encoder = tables.encoders.encoder;
     Unit<BS_WEIGHTED> unit(a, at);
@@ -144,24 +139,24 @@ EXACT void quantize_unit(const Arguments& a, const Tables& tables, const Place& 
     for (int i = 0; i < BLOCKS; ++i)
         if (lost[i]) packed.clear(i * PART, PART);
     constexpr int BYTES = VALUES * Kind::BITS / 8;
-    store_bytes<BYTES>(packed.words(), a.codes.row(at.group, at.row) + size_t(at.unit) * BYTES);
+    store_bytes<BYTES>(packed.words(), row_of(a.codes, at.group, at.row) + size_t(at.unit) * BYTES);
     if (threadIdx.x % LANES == 0) write_scales(a, at, scales);
 }
 
-// One thread block makes a row: its tensor scale first, then its codes from numbers still in the cache.
+// One CTA makes a row: its tensor scale first, then its codes from numbers still in the cache.
 template <TensorScale KIND>
-EXACT void quantize_row(const Arguments& a, const Tables& tables, u32 row) {
+BS_DEVICE void quantize_row(const QuantizeArguments& a, const Tables& tables, u32 row) {
     const u32 units = a.rows.in_row.divisor;
-    Place at = a.rows.place(row * units);
+    Place at = place_of(a.rows, row * units);
     u32 largest = 0;
     for (u32 unit = threadIdx.x; unit < units; unit += THREADS) {
-        const auto run = load_run<Run<Numbers, VALUES>>(a.x.row(at.group, at.row), unit);
+        const auto run = load_run<Run<Numbers, VALUES>>(row_of(a.x, at.group, at.row), unit);
         largest = larger(largest, finite_amax(run));
     }
     const float amax = float_of(largest_of_all<THREADS>(largest));
     const float tensor_scale = TensorScaleRule<Kind, KIND>::of_amax(amax);
     if (threadIdx.x == 0)
-        *reinterpret_cast<float*>(a.tensor_scale.row(at.group, at.row)) = tensor_scale;
+        *reinterpret_cast<float*>(row_of(a.tensor_scale, at.group, at.row)) = tensor_scale;
     const Rule rule(tensor_scale);
     for (u32 first = 0; first < units; first += THREADS) {
         const u32 unit = first + threadIdx.x;
@@ -171,7 +166,7 @@ EXACT void quantize_row(const Arguments& a, const Tables& tables, u32 row) {
 }
 
 // Threads of an SM that registers are left for: as many as the way that nearly all blocks go allows. What a
-// search does in doubt would take more.
+// search does where candidates are ambiguous would take more.
 constexpr int threads_of_sm() {
     if (BS_SEARCH == FROM_AMAX) return Element::IS_FLOAT ? 1024 : 896;
     if (BS_SEARCH == FOUR_OVER_SIX) return 640;
@@ -180,12 +175,12 @@ constexpr int threads_of_sm() {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
-    quantize(const __grid_constant__ Arguments a) {
+    quantize(const __grid_constant__ QuantizeArguments a) {
     __shared__ Tables tables;
-    wait_for_previous();
+    ptx::wait_for_prerequisites();
     tables.fill(a.codebook);
     if constexpr (DERIVED) {
-        const u32 rows = a.rows.in_row.divide(a.rows.units);
+        const u32 rows = divide(a.rows.units, a.rows.in_row);
         for (u32 row = blockIdx.x; row < rows; row += gridDim.x)
             quantize_row<BS_TENSOR_SCALE>(a, tables, row);
     } else {
@@ -194,8 +189,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, threads_of_sm() / THREADS)
         const u32 end = smaller(begin + a.share, a.rows.units);
         for (u32 first = begin; first < end; first += THREADS) {
             const u32 unit = first + threadIdx.x;
-            const Place at = a.rows.place(smaller(unit, end - 1));
-            const float* given = reinterpret_cast<float*>(a.tensor_scale.row(at.group, at.row));
+            const Place at = place_of(a.rows, smaller(unit, end - 1));
+            const float* given = reinterpret_cast<float*>(row_of(a.tensor_scale, at.group, at.row));
             const Rule rule(BS_TENSOR_SCALE == GIVEN ? *given : 1.0f);
             quantize_unit(a, tables, at, rule, unit < end);
         }

@@ -8,18 +8,13 @@
 //   BS_PLANES   codes come as bit planes, else as a bit stream
 //   BS_FOLDED   codes become a sign and a distance from the middle
 #include "decode/fragments.cuh"
+#include "generated/repack_arguments.cuh"
+
+using namespace bs;
+using namespace bs::decode;
 
 constexpr int BITS = BS_BITS, BLOCK = BS_BLOCK, WARPS = 8;
-constexpr int UNITS_PER_EIGHT = 8 * BLOCK / 64;  // eight blocks have their scales together
-
-struct Arguments {
-    const u8* codes;  // [groups, n, bytes]
-    const u8* scale;
-    u8* codes_out;  // [groups, tiles, bytes]
-    u8* scale_out;
-    long long code_group, code_row, scale_group, scale_row;  // bytes between groups, and between rows
-    int n, k;
-};
+constexpr int UNITS_PER_GROUP = 8 * BLOCK / 64;  // scales of eight blocks stand together
 
 // The codes of columns k and k + 1, k even, of a row: the second one above the first.
 BS_DEVICE u32 read_pair(const u8* row, int k) {
@@ -48,8 +43,8 @@ BS_DEVICE void put_code(u32 (&words)[BITS], u32 code) {
     if (BS_FOLDED) code = code >= HALF ? code - HALF : 2 * HALF - 1 - code;
 #pragma unroll
     for (int bit = 0; bit < BITS; bit++) {
-        const Place at = place_of<BITS, BS_FOLDED>(STEP, VALUE, bit);
-        words[at.word] |= (code >> bit & 1u) << at.bit;
+        const int at = bit_place<BITS, BS_FOLDED>(STEP, VALUE, bit);
+        words[at / 32] |= (code >> bit & 1u) << at % 32;
     }
 }
 
@@ -68,9 +63,9 @@ BS_DEVICE void put_pairs(u32 (&words)[BITS], const u8* const (&rows)[2], int k, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) repack(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) repack(const __grid_constant__ RepackArguments a) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int units = (a.k + 63) / 64, blocks = a.k / BLOCK, eights = (blocks + 7) / 8;
+    const int units = (a.k + 63) / 64, blocks = a.k / BLOCK, scale_groups = (blocks + 7) / 8;
     const int unit = blockIdx.x * WARPS + threadIdx.x / 32;
     if (unit >= units) return;
     const long long tiles = (a.n + 15) / 16, group = blockIdx.z;
@@ -87,14 +82,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) repack(const __grid_con
         u32* to = reinterpret_cast<u32*>(a.codes_out) + ((group * tiles + tile) * units + unit) * (32 * BITS);
 #pragma unroll
         for (int i = 0; i < BITS; i++) to[BITS * lane + i] = words[i];
-        if (unit % UNITS_PER_EIGHT) continue;
-        const int eight = unit / UNITS_PER_EIGHT;
+        if (unit % UNITS_PER_GROUP) continue;
+        const int scale_group = unit / UNITS_PER_GROUP;
         u32 four = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int block = 8 * eight + 2 * t + i % 2;
+            const int block = 8 * scale_group + 2 * t + i % 2;
             if (scales[i / 2] && block < blocks) four |= u32(__ldg(scales[i / 2] + block)) << 8 * i;
         }
-        reinterpret_cast<u32*>(a.scale_out)[((group * tiles + tile) * eights + eight) * 32 + lane] = four;
+        reinterpret_cast<u32*>(a.scale_out)[((group * tiles + tile) * scale_groups + scale_group) * 32 + lane] = four;
     }
 }

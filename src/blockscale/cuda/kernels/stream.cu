@@ -1,79 +1,48 @@
-// Products with few rows of x: every weight is read once, decoded and multiplied on the way.
-//
-//     out[m, n] = x[m, k] * (w[n, k] * scale)
-//
-// Weights are the A operand of the tensor cores, rows of x the columns of B, so a tile is 16 rows of
-// w by 8 rows of x. Sums of one block of k are scaled in float32 after they were summed; where the
-// product of weight and scale is exact in 16 bits, and rows are many, weights are scaled instead. With fewer
-// than 8 rows of x most columns would be idle: they hold other blocks instead. Of one row, the part of x
-// in block j stands in column j and nowhere else, so that eight blocks stay apart in one accumulator
-// and every lane applies only the scales of the columns it owns.
-//
-// A block of threads has ROW_WARPS x K_WARPS warps. The warps of a row take the same 16 * TILES rows of w
-// and every K_WARPS-th chunk of k; their sums are added in a fixed order. Several blocks may
-// share the k of one output: a cluster, whose blocks read each other's sums, or others, of which the last to arrive
-// adds what the rest left; again in a fixed order. Chunks arrive by asynchronous copies, STAGES deep.
-//
-// What it is specialised by is defined when it is compiled, with the prefix BS_.
-#if BS_WGMMA
-#include "gemm/wgmma.cuh"
-#elif BS_TILE_M >= 8
-#include "gemm/mma.cuh"
+// The streaming GEMM of gemm/stream.cuh, specialised by what the compiler's command line defines: see gemm/shape.cuh.
+#include "gemm/stream.cuh"
+
+using namespace bs;
+
+struct Config {
+    static constexpr int TILE_M = BS_TILE_M, TILES_PER_WARP = BS_TILES_PER_WARP, TILE_K = BS_TILE_K;
+    static constexpr int N_WARPS = BS_N_WARPS, K_WARPS = BS_K_WARPS;
+    static constexpr int STAGES = BS_STAGES, SPLITS = BS_SPLITS, CTAS_PER_SM = BS_CTAS_PER_SM;
+    static constexpr bool WGMMA = BS_WGMMA, CLUSTER = BS_CLUSTER, GATED = BS_GATED, RAGGED = BS_RAGGED;
+    static constexpr bool SCALES_WEIGHTS = BS_SCALES_WEIGHTS;
+    using X = ptx::BS_X;
+#if BS_X_CODED
+    using XScales = decode::BlockScales<decode::BS_X_SCALE, BS_X_BLOCK>;
 #else
-#include "gemm/mma_few.cuh"
+    using XScales = void;
 #endif
 
-BS_DEVICE void work(const Arguments& a, u8* memory, const Rows& rows) {
-    Decode decoders[BRANCHES];
-    const u32 table = shared_address(memory) - BEFORE_BYTES;
-    const u32 stages = (shared_address(memory) + ZERO_BYTES + ALIGNED - 1) / ALIGNED * ALIGNED;
-    Warp warp(a, stages, decoders);
-    const long long chunks = (a.k + CHUNK - 1) / CHUNK;
-    const long long splits = SPLITS ? SPLITS : gridDim.y;
-    const int first = static_cast<int>(chunks * blockIdx.y / splits);
-    const int end = static_cast<int>(chunks * (blockIdx.y + 1) / splits);
-    const auto load_tables = [&] {
-#pragma unroll
-        for (int i = 0; i < BRANCHES; i++) load(decoders[i], a.weight[i].table, table, i);
-        if (SHARED_TABLE || WIDE) __syncthreads();  // the ring's barriers are made then, too
-    };
-    if (!a.settled) wait_for_previous();
-    let_next_start();
-    fetch_tensor_scales(a, rows.group);
-    for (int column = 0; column < rows.end - rows.begin; column += COLUMNS) {
-        warp.run(rows, column, first, end, [&] {
-            if (column == 0) load_tables();
-        });
-        wait_for_copies<0>();  // tensor scales have come
-        __syncthreads();       // the stages are read no more: sums take their place
-        float* left = reinterpret_cast<float*>(memory + ZERO_BYTES);
-        warp.leave(left);
-        __syncthreads();
-        reduce_and_store(a, left, rows, column, min(rows.end - rows.begin - column, COLUMNS));
-        warp.end_turn();
-        __syncthreads();
+    // Bytes of shared memory; SUM_PITCH counts floats.
+    static constexpr int TABLE_BYTES = BS_TABLE_BYTES, ZERO_BYTES = BS_ZERO_BYTES;
+    static constexpr int X_PITCH = BS_X_PITCH, X_BYTES = BS_X_BYTES;
+    static constexpr int CODE_BYTES = BS_CODE_BYTES, SCALE_BYTES = BS_SCALE_BYTES, SCALE_GROUPS = BS_SCALE_GROUPS;
+    static constexpr int STAGE_ALIGNMENT = BS_STAGE_ALIGNMENT, STAGE_BYTES = BS_STAGE_BYTES;
+    static constexpr int DECODED_BYTES = BS_DECODED_BYTES, SUM_PITCH = BS_SUM_PITCH;
+};
+
+using Format = decode::WeightFormat<decode::BS_ELEMENT, BS_BITS, decode::BS_SCALE, BS_BLOCK, BS_SYMMETRIC>;
+using Shape = gemm::Shape<Config, Format>;
+
+// blockIdx: x counts tiles of TILE_N outputs, y splits of k, z groups.
+extern "C" __global__ void __launch_bounds__(Shape::THREADS, Shape::CTAS_PER_SM)
+    stream(const __grid_constant__ Shape::Arguments a) {
+    u8* memory = ptx::dynamic_shared() + Shape::TABLE_BYTES;
+    for (int i = threadIdx.x; i < Shape::ZERO_BYTES / 4; i += Shape::THREADS) reinterpret_cast<u32*>(memory)[i] = 0;
+    if constexpr (Shape::RAGGED) {
+        ptx::wait_for_prerequisites();  // the kernel before may have written the group sizes
+        int total;
+        const gemm::RowRange rows = gemm::find_rows<Shape>(a, total);
+        if (blockIdx.y == 0) gemm::clear_rows<Shape>(a, total);
+        if (rows.group < 0) return;
+        gemm::stream<Shape>(a, memory, rows);
+    } else {
+        const gemm::RowRange rows{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.z) * a.m,
+                                  static_cast<int>(blockIdx.z + 1) * a.m};
+        if (Shape::ZERO_BYTES) __syncthreads();
+        gemm::stream<Shape>(a, memory, rows);
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, BS_CTAS_PER_SM)
-    stream(const __grid_constant__ Arguments a) {
-    extern __shared__ __align__(128) u8 shared_memory[];
-    u8* memory = shared_memory + BEFORE_BYTES;
-    for (int i = threadIdx.x; i < ZERO_BYTES / 4; i += THREADS) reinterpret_cast<u32*>(memory)[i] = 0;
-#if BS_RAGGED
-    wait_for_previous();  // it may have written the group sizes
-    int total;
-    const Rows rows = find_rows(a, total);
-    if (blockIdx.y == 0)  // rows of nobody
-        for (int row = total + blockIdx.z; row < a.m; row += gridDim.z)
-            for (int i = threadIdx.x; i < ROWS; i += THREADS)
-                if (blockIdx.x * ROWS + i < a.n)
-                    store_number(a.out, row * a.out_stride + blockIdx.x * ROWS + i, 0.0f, a.out_dtype);
-    if (rows.group < 0) return;
-#else
-    const Rows rows{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.z) * a.m,
-                    static_cast<int>(blockIdx.z + 1) * a.m};
-    if (ZERO_BYTES) __syncthreads();
-#endif
-    work(a, memory, rows);
 }

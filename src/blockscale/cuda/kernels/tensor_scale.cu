@@ -1,47 +1,43 @@
 // Tensor scales, one per matrix or per row: an exact maximum, then the format's rule.
 //
-//   BS_FORMAT        a Format of format.cuh
+//   BS_FORMAT        a Format of numbers/format.cuh
 //   BS_TENSOR_SCALE  FROM_LARGEST or POWER
 //   BS_NUMBERS       of x: Wide, BFloat16 or Float16
 //   BS_VALUES        numbers of a unit
 //   BS_AHEAD         units that a thread has under way at a time
-//   BS_THREADS       of a thread block
+//   BS_THREADS       of a CTA
+#include "generated/tensor_scale_arguments.cuh"
 #include "numbers/amax.cuh"
+#include "numbers/tensor_scale.cuh"
 #include "rows/memory.cuh"
 #include "rows/rows.cuh"
-#include "numbers/tensor_scale.cuh"
 
-struct Arguments {
-    Matrices x;  // [groups, n, k], 16-byte aligned rows
-    Rows rows;
-    u32 units;  // of those that share a tensor scale
-    u32* amax;  // [tensor scales], zeros
-    u32* arrivals;
-    float* out;  // [tensor scales]
-};
+using namespace bs;
+using namespace bs::numbers;
+using namespace bs::rows;
 
 constexpr int THREADS = BS_THREADS, VALUES = BS_VALUES, AHEAD = BS_AHEAD;
 using Units = Run<BS_NUMBERS, AHEAD * VALUES>;
 
-// AHEAD units from `first` on, a thread block's width apart; the last unit in place of what is beyond it.
-EXACT Units load_units(const Arguments& a, u32 which, u32 first) {
+// AHEAD units from `first` on, a CTA's threads apart; the last unit in place of what is beyond it.
+BS_DEVICE Units load_units(const TensorScaleArguments& a, u32 which, u32 first) {
     constexpr int BYTES = Units::BYTES / AHEAD;
     Units units;
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
         const u32 unit = smaller(first + i * THREADS, a.units - 1);
-        const Place at = a.rows.place(which * a.units + unit);
-        load_bytes<BYTES>(units.words + i * BYTES / 4, a.x.row(at.group, at.row) + size_t(at.unit) * BYTES);
+        const Place at = place_of(a.rows, which * a.units + unit);
+        load_bytes<BYTES>(units.words + i * BYTES / 4, row_of(a.x, at.group, at.row) + size_t(at.unit) * BYTES);
     }
     return units;
 }
 
-// blockIdx.y: which tensor scale; blockIdx.x: which part of its numbers. The last block to arrive knows
+// blockIdx.y: which tensor scale; blockIdx.x: which part of its numbers. The last CTA to arrive knows
 // the maximum of all.
-extern "C" __global__ void __launch_bounds__(THREADS) tensor_scale(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(THREADS) tensor_scale(const __grid_constant__ TensorScaleArguments a) {
     const u32 which = blockIdx.y + blockIdx.z * gridDim.y;
     if (which * size_t(a.units) >= a.rows.units) return;
-    let_next_start();
+    ptx::trigger_dependents();
     u32 largest = 0;
     constexpr u32 STEP = AHEAD * THREADS;
     for (u32 first = blockIdx.x * STEP + threadIdx.x; first < a.units; first += gridDim.x * STEP)

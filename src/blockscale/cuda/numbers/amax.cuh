@@ -3,8 +3,10 @@
 #pragma once
 #include "numbers/run.cuh"
 
+namespace bs::numbers {
+
 template <class Numbers, int COUNT>
-EXACT u32 finite_amax(const Run<Numbers, COUNT>& run) {
+BS_DEVICE u32 finite_amax(const Run<Numbers, COUNT>& run) {
     u32 largest = run.largest(0, COUNT);
     if (largest < INFINITE_BITS) return largest;
     largest = 0;
@@ -16,9 +18,9 @@ EXACT u32 finite_amax(const Run<Numbers, COUNT>& run) {
     return largest;
 }
 
-// Of all threads of the block, in all of them.
+// Of all threads of the CTA, in all of them.
 template <int THREADS>
-EXACT u32 largest_of_all(u32 value) {
+BS_DEVICE u32 largest_of_all(u32 value) {
     __shared__ u32 of_warp[THREADS / 32];
     value = __reduce_max_sync(0xffffffffu, value);
     __syncthreads();  // what an earlier call left has been read
@@ -28,3 +30,5 @@ EXACT u32 largest_of_all(u32 value) {
     for (int i = 0; i < THREADS / 32; ++i) value = larger(value, of_warp[i]);
     return value;
 }
+
+}  // namespace bs::numbers

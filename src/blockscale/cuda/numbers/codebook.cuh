@@ -2,12 +2,14 @@
 #pragma once
 #include "numbers/small_float.cuh"
 
+namespace bs::numbers {
+
 template <int BITS>
 struct Codebook {
     static constexpr bool IS_FLOAT = false, IN_STEPS = false;
     static constexpr int COUNT = 1 << BITS, MAX_EXPONENT = 0;
     static constexpr float MAX = 1.0f, KEPT = 1.033f;
-    static EXACT float saturated(float x) { return x; }  // the search for a code ends by itself
+    static BS_DEVICE float saturated(float x) { return x; }  // the search for a code ends by itself
 };
 
 // A tensor's own codebook, where lanes look things up: in shared memory.
@@ -28,7 +30,7 @@ class Table {
     // Each worker fills a part; when all have, its part of the intervals. `ordinary` and `in_intervals` are
     // true before. The first is false after if a midpoint is so near to zero that a quick quotient could
     // fall on its wrong side; the second, if an interval has two midpoints.
-    EXACT void fill(const float* values, int worker, int workers) {
+    BS_DEVICE void fill(const float* values, int worker, int workers) {
         for (int i = worker; i < COUNT; i += workers) {
             entries_[COUNT + i] = values[i];
             const double next = values[i + 1 < COUNT ? i + 1 : i];
@@ -39,7 +41,7 @@ class Table {
         }
     }
 
-    EXACT void fill_intervals(int worker, int workers) {
+    BS_DEVICE void fill_intervals(int worker, int workers) {
         for (int i = worker; i < INTERVALS; i += workers) {
             const float from = (i - 2 * COUNT - 0.626f) / PER_ONE, to = (i - 2 * COUNT + 0.376f) / PER_ONE;
             int below = 0, inside = 0;
@@ -53,26 +55,26 @@ class Table {
         }
     }
 
-    EXACT u32 placed_code(float x) const { return u32(find(x) - entries_); }
-    EXACT float nearest(float x) const { return find(x)[COUNT]; }
-    EXACT float value(u32 code) const { return entries_[COUNT + code]; }
+    BS_DEVICE u32 placed_code(float x) const { return u32(find(x) - entries_); }
+    BS_DEVICE float nearest(float x) const { return find(x)[COUNT]; }
+    BS_DEVICE float value(u32 code) const { return entries_[COUNT + code]; }
 
-    // The code of x / d, with r = 1 / d to within 2^-22, for quotients up to NEAR; in doubt where the two are
-    // not on one side of the midpoint beyond doubt.
+    // The code of x / d, with r = 1 / d to within 2^-22, for quotients up to NEAR; ambiguous where the
+    // two may lie on different sides of the midpoint.
     static constexpr float NEAR = 2.0f * Codebook<BITS>::KEPT;
-    EXACT u32 near_code(float x, float r, bool& in_doubt) const {
+    BS_DEVICE u32 near_code(float x, float r, bool& ambiguous) const {
         const float quotient = product(x, r);
         const u32 place = place_of(x, r);
         // Negative, if not zero, where the quotient is above.
         const float to_middle = sum(at(middle_, place), -quotient);
-        in_doubt |= magnitude(to_middle) < product(magnitude(quotient), power_of_two(-20));
+        ambiguous |= magnitude(to_middle) < product(magnitude(quotient), power_of_two(-20));
         return at(code_, place) + (bits_of(to_middle) >> 31);
     }
 
     // x less the nearest value times d, with r nearly 1 / d; where that is not clear, of another value that
     // is as near.
     template <Reach>
-    EXACT float off(float x, float d, float r) const {
+    BS_DEVICE float off(float x, float d, float r) const {
         return fused(-nearest(product(x, r)), d, x);
     }
 
@@ -85,17 +87,17 @@ class Table {
     static constexpr int PER_ONE = int((COUNT - 0.625f) / Codebook<BITS>::KEPT);
     static constexpr float COUNT_FROM = 12582914.0f;  // 1.5 * 2^23 and a half interval
 
-    static EXACT u32 place_of(float x, float r) {
+    static BS_DEVICE u32 place_of(float x, float r) {
         const float counted = fused(x, product(r, 4 * PER_ONE), COUNT_FROM + 8 * COUNT);
         return bits_of(counted) & (4 * INTERVALS - 4);
     }
     template <class T>
-    static EXACT T at(const T* entries, u32 place) {
+    static BS_DEVICE T at(const T* entries, u32 place) {
         return *reinterpret_cast<const T*>(reinterpret_cast<const u8*>(entries) + place);
     }
 
     // By halves: the entry of a code.
-    EXACT const float* find(float x) const {
+    BS_DEVICE const float* find(float x) const {
         const float* at = entries_;
 #pragma unroll
         for (int bit = BITS - 1; bit >= 0; --bit)
@@ -107,3 +109,5 @@ class Table {
     float middle_[INTERVALS];
     u32 code_[INTERVALS];
 };
+
+}  // namespace bs::numbers

@@ -3,10 +3,12 @@
 #pragma once
 #include "numbers/format.cuh"
 
+namespace bs::numbers {
+
 template <class Format>
 struct ScaleDecoder {
     // As stored: a code, or the bits of a float32.
-    static EXACT float decode(u32 stored) {
+    static BS_DEVICE float decode(u32 stored) {
         if constexpr (Format::WIDE_SCALE)
             return float_of(stored);
         else
@@ -17,12 +19,14 @@ struct ScaleDecoder {
 // Codes of floats with their sign; codebooks look up.
 template <int BITS, class Element>
 struct FloatDecoder {
-    static EXACT float value(u32 code) {
+    static BS_DEVICE float value(u32 code) {
         const u32 sign = code >> (BITS - 1);
         return float_of(bits_of(Element::decode(code & ((1u << (BITS - 1)) - 1))) | sign << 31);
     }
 };
 
-EXACT float scaled(float value, float scale, float tensor_scale) {
+BS_DEVICE float scaled(float value, float scale, float tensor_scale) {
     return product(product(value, scale), tensor_scale);
 }
+
+}  // namespace bs::numbers

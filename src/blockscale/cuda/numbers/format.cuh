@@ -2,14 +2,7 @@
 #pragma once
 #include "numbers/codebook.cuh"
 
-template <class A, class B>
-struct Same {
-    static constexpr bool VALUE = false;
-};
-template <class A>
-struct Same<A, A> {
-    static constexpr bool VALUE = true;
-};
+namespace bs::numbers {
 
 template <int BITS_OF_CODE, class ELEMENT, class SCALE, int VALUES_OF_BLOCK>
 struct Format {
@@ -20,3 +13,5 @@ struct Format {
     static constexpr bool WIDE_SCALE = Same<SCALE, Float32>::VALUE;
     static constexpr bool HAS_NAN = SCALE::HAS_NAN;
 };
+
+}  // namespace bs::numbers

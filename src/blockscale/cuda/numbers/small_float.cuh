@@ -1,9 +1,9 @@
 // Small floats: decoding, and rounding to nearest with ties to the even code, for any widths.
 #pragma once
+#include "generated/enums.cuh"
 #include "numbers/exact.cuh"
 
-// What the largest codes are: numbers, one NaN, or infinity and NaNs.
-enum Specials { NUMBERS, ONE_NAN, IEEE };
+namespace bs::numbers {
 
 // How far the quotients of a block go: beyond the largest value; not so far that they round beyond it; or
 // not so far that they round beyond four.
@@ -38,12 +38,12 @@ struct SmallFloat {
     static constexpr u32 BASE = IN_STEPS ? BITS_OF_TO_TWO : 0;
 
     // What a code up to MAX_CODE decodes to. As float32, its fields are right but for the bias.
-    static EXACT float decode_number(u32 code) {
+    static BS_DEVICE float decode_number(u32 code) {
         return product(float_of(code << LOST), power_of_two(127 - BIAS));
     }
 
     // What a code without sign decodes to. Codes that an unsigned float leaves unused are NaN.
-    static EXACT float decode(u32 code) {
+    static BS_DEVICE float decode(u32 code) {
         const float value = decode_number(code);
         if constexpr (SPECIALS == ONE_NAN) return code >= EVERY ? float_of(NAN_BITS) : value;
         if constexpr (SPECIALS == IEEE)
@@ -53,12 +53,12 @@ struct SmallFloat {
 
     // Numbers up to here round to the largest at most; larger ones must be made smaller.
     static constexpr float KEPT = MAX + 0.49f * power_of_two(MAX_EXPONENT - MANTISSA);
-    static EXACT float saturated(float x) { return smaller(x, MAX); }
+    static BS_DEVICE float saturated(float x) { return smaller(x, MAX); }
     static constexpr float KEPT_TO_FOUR = 4.0f + 0.98f * power_of_two(-MANTISSA);  // of numbers in steps
 
     // The nearest of the values to a number up to KEPT: a sum with a large enough power of two leaves
     // no bits below the last one.
-    static EXACT float nearest(float x) {
+    static BS_DEVICE float nearest(float x) {
         if constexpr (MANTISSA == 0) {
             return decode(code_of_power(x));
         } else {
@@ -70,7 +70,7 @@ struct SmallFloat {
     // The nearest value to x / d, with r nearly 1 / d; where that is not clear, another one that is as near.
     // Of numbers in steps, the two sums agree from 2 to 4.
     template <Reach REACH>
-    static EXACT float near_quotient(float x, float d, float r) {
+    static BS_DEVICE float near_quotient(float x, float d, float r) {
         if constexpr (IN_STEPS) {
             const float to = REACH == UP_TO_FOUR || x < 3.0f * d ? TO_TWO : TO_FOUR;
             return sum(fused(REACH == BEYOND ? smaller(x, MAX * d) : x, r, to), -to);
@@ -80,7 +80,7 @@ struct SmallFloat {
     }
 
     // Its code, at bit PLACE and above, and BASE on top of that.
-    static EXACT u32 placed_code(float x) {
+    static BS_DEVICE u32 placed_code(float x) {
         if constexpr (IN_STEPS)
             return placed_product(x, 1.0f);
         else if constexpr (MANTISSA == 0)
@@ -90,12 +90,12 @@ struct SmallFloat {
     }
 
     // That of a product up to KEPT, of numbers in steps: it is not rounded before.
-    static EXACT u32 placed_product(float x, float y) {
+    static BS_DEVICE u32 placed_product(float x, float y) {
         return smaller(bits_of(fused(x, y, TO_TWO)), bits_of(fused(x, y, TO_FOUR)) + STEP_UP);
     }
 
     // The code of any number.
-    static EXACT u32 code(float x) {
+    static BS_DEVICE u32 code(float x) {
         const float kept = saturated(x);
         const u32 rounded = (placed_code(kept) - BASE) >> PLACE;
         if constexpr (CARRIES) return rounded;
@@ -106,7 +106,7 @@ struct SmallFloat {
 
  private:
     // Without mantissa, the parity of a code is that of the exponent, which a sum does not know.
-    static EXACT u32 code_of_power(float x) {
+    static BS_DEVICE u32 code_of_power(float x) {
         const u32 bits = bits_of(x), code = ((bits - FIRST_NORMAL) >> 23) + 1;
         if (bits < FIRST_NORMAL) return x > SMALLEST / 2;
         return code + ((bits & 0x7fffffu) + (code & 1u) > 0x400000u);
@@ -119,11 +119,11 @@ struct E8M0 {
     static constexpr int MANTISSA = 0, BYTES = 1, BIAS = 127;
     static constexpr u32 NAN_CODE = 255, MAX_CODE = 254;
 
-    static EXACT float decode(u32 code) {
+    static BS_DEVICE float decode(u32 code) {
         const u32 special = code == 0 ? 0x00400000u : NAN_BITS;  // 2^-127 is subnormal
         return float_of(code - 1 < MAX_CODE ? code << 23 : special);
     }
-    static EXACT float decode_number(u32 code) { return float_of(larger(code << 23, 0x00400000u)); }
+    static BS_DEVICE float decode_number(u32 code) { return float_of(larger(code << 23, 0x00400000u)); }
 };
 
 // Codes of floats, by magnitude; codebooks have a Table instead.
@@ -132,13 +132,13 @@ struct FloatEncoder {
     static constexpr bool ordinary = true, in_intervals = true, HAS_INTERVALS = false;
     static constexpr int PLACE = Element::PLACE;
     static constexpr u32 BASE = Element::BASE;
-    static EXACT u32 placed_code(float x) { return Element::placed_code(x); }
-    static EXACT float nearest(float x) { return Element::nearest(x); }
+    static BS_DEVICE u32 placed_code(float x) { return Element::placed_code(x); }
+    static BS_DEVICE float nearest(float x) { return Element::nearest(x); }
 
     // x less the nearest value times d, with r nearly 1 / d; where that is not clear, of another value that
     // is as near.
     template <Reach REACH>
-    static EXACT float off(float x, float d, float r) {
+    static BS_DEVICE float off(float x, float d, float r) {
         return fused(-Element::template near_quotient<REACH>(x, d, r), d, x);
     }
 };
@@ -151,3 +151,5 @@ struct Float32 {
 
 using E4M4 = SmallFloat<4, 4, NUMBERS, false, 4>;
 using UE4M3 = SmallFloat<4, 3, ONE_NAN>;
+
+}  // namespace bs::numbers

@@ -2,14 +2,14 @@
 #pragma once
 #include "numbers/format.cuh"
 
-enum TensorScale { NONE, GIVEN, FROM_LARGEST, POWER };
+namespace bs::numbers {
 
 template <class Format, TensorScale KIND>
 struct TensorScaleRule {
     using Element = typename Format::Element;
     using Scale = typename Format::Scale;
 
-    static EXACT float of_amax(float amax) {
+    static BS_DEVICE float of_amax(float amax) {
         if (amax == 0.0f) return 1.0f;
         return KIND == POWER ? power(amax) : from_largest(amax);
     }
@@ -18,13 +18,13 @@ struct TensorScaleRule {
     static constexpr float LARGEST = Element::MAX * Scale::MAX;
 
     // 1 / fp32(largest / amax), so that the reciprocal is a float32 too.
-    static EXACT float from_largest(float amax) {
+    static BS_DEVICE float from_largest(float amax) {
         const float finite = float_of(INFINITE_BITS - 1);
         return quotient(1.0f, smaller(quotient(LARGEST, amax), finite));
     }
 
     // One, unless the block scales would leave the range where they are precise.
-    static EXACT float power(float amax) {
+    static BS_DEVICE float power(float amax) {
         constexpr float LEAST = 16.0f * power_of_two(1 - Scale::BIAS) * Element::MAX;
         if (amax >= LEAST && amax <= LARGEST) return 1.0f;
         int exponent = -127;
@@ -40,3 +40,5 @@ struct TensorScaleRule {
         return float_of(shift < -126 ? 1u << (shift + 149) : u32(shift + 127) << 23);
     }
 };
+
+}  // namespace bs::numbers

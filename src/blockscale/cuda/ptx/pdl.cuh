@@ -1,27 +1,23 @@
-// When a kernel that is launched with leave to overlap meets its neighbours in the stream, from sm_90 on.
-// Nothing happens otherwise.
+// PDL (programmatic dependent launch), from sm_90 on: a kernel overlaps with its neighbours in the stream. These do
+// nothing in a kernel that was launched without it, and on the host, which runs one kernel after the other.
 #pragma once
+#include "base.cuh"
 
-#ifdef __CUDACC__
+namespace bs::ptx {
 
-// Thread blocks of the next kernel may take the places that those of this one leave; it waits inside for all
-// that this one writes.
-__device__ __forceinline__ void let_next_start() {
+// CTAs of the next kernel may start where CTAs of this one have ended; that kernel waits by itself for what this
+// one writes.
+BS_DEVICE void trigger_dependents() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    BS_ASM("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
 // What the kernel before wrote may be read after this.
-__device__ __forceinline__ void wait_for_previous() {
+BS_DEVICE void wait_for_prerequisites() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    BS_ASM("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-#else  // the host runs one kernel after the other
-
-inline void let_next_start() {}
-inline void wait_for_previous() {}
-
-#endif
+}  // namespace bs::ptx

@@ -1,13 +1,15 @@
 // Reading and writing runs of bytes that start at a multiple of their own largest power of two.
 #pragma once
-#include "numbers/exact.cuh"
+#include "base.cuh"
 #include "ptx/pdl.cuh"
+
+namespace bs::rows {
 
 // The widest access that divides a run of so many bytes.
 constexpr int widest(int bytes) { return bytes % 16 == 0 ? 16 : bytes & -bytes; }
 
 template <int BYTES>
-EXACT void load_bytes(u32* words, const u8* from) {
+BS_DEVICE void load_bytes(u32* words, const u8* from) {
     constexpr int WIDTH = widest(BYTES);
 #pragma unroll
     for (int at = 0; at < BYTES; at += WIDTH) {
@@ -28,14 +30,14 @@ EXACT void load_bytes(u32* words, const u8* from) {
 }
 
 template <class Run>
-EXACT Run load_run(const u8* row, u32 unit) {
+BS_DEVICE Run load_run(const u8* row, u32 unit) {
     Run run;
     load_bytes<Run::BYTES>(run.words, row + size_t(unit) * Run::BYTES);
     return run;
 }
 
 template <int BYTES>
-EXACT void store_bytes(const u32* words, u8* to) {
+BS_DEVICE void store_bytes(const u32* words, u8* to) {
     constexpr int WIDTH = widest(BYTES);
 #pragma unroll
     for (int at = 0; at < BYTES; at += WIDTH) {
@@ -52,3 +54,5 @@ EXACT void store_bytes(const u32* words, u8* to) {
             to[at] = u8(from[0] >> at % 4 * 8);
     }
 }
+
+}  // namespace bs::rows

@@ -1,13 +1,14 @@
 // Codes in the two ways of packing them row after row. VALUES codes are whole bytes of a bit stream, or
 // whole groups of 32 as bit planes, and are held in registers as they lie in memory.
 #pragma once
-#include "numbers/exact.cuh"
+#include "generated/enums.cuh"
+#include "ptx/scalar.cuh"
 
-enum Packing { BIT_STREAM, BIT_PLANES };
+namespace bs::rows {
 
 // Of a bit stream that starts with words[0].
 template <int BITS>
-EXACT u32 stream_code(const u32* words, int index) {
+BS_DEVICE u32 stream_code(const u32* words, int index) {
     const int word = index * BITS / 32, shift = index * BITS % 32;
     u32 code = words[word] >> shift;
     if (shift + BITS > 32) code |= words[word + 1] << (32 - shift);
@@ -24,18 +25,18 @@ class Packed {
     // Whether the signs of eight numbers can be put at a time, and their codes without.
     static constexpr bool TAKES_SIGNS = PACKING == BIT_STREAM && BITS == 4;
 
-    EXACT Packed() {
+    BS_DEVICE Packed() {
 #pragma unroll
         for (int i = 0; i < WORDS; ++i) words_[i] = START;
     }
 
     // Two codes. Indices are known when this is compiled: loops over them are unrolled.
-    EXACT void put_pair(int index, u32 even, u32 odd) {
+    BS_DEVICE void put_pair(int index, u32 even, u32 odd) {
         constexpr bool HAS_ROOM = Encoder::PLACE > 0 && Encoder::PLACE + 2 * BITS <= 32;
         if constexpr (IN_DIGITS && PACKING == BIT_STREAM && HAS_ROOM) {  // moved together
-            const u32 pair = multiply_add(odd, 1u << BITS, even) >> Encoder::PLACE;
+            const u32 pair = ptx::mad_lo(odd, 1u << BITS, even) >> Encoder::PLACE;
             u32& word = words_[index * BITS / 32];
-            word = multiply_add(pair, 1u << index * BITS % 32, word);
+            word = ptx::mad_lo(pair, 1u << index * BITS % 32, word);
         } else {
             put(index, even);
             put(index + 1, odd);
@@ -43,10 +44,10 @@ class Packed {
     }
 
     // In the top bits of eight codes.
-    EXACT void put_signs(int index, u32 signs) { words_[index * BITS / 32] += signs; }
+    BS_DEVICE void put_signs(int index, u32 signs) { words_[index * BITS / 32] += signs; }
 
     // Once all codes are there: the words as they lie in memory.
-    EXACT void finish() {
+    BS_DEVICE void finish() {
         if constexpr (PACKING == BIT_PLANES) {
 #pragma unroll
             for (int group = 0; group < VALUES / 32; ++group) transpose<DIGIT / 2>(words_ + group * DIGIT);
@@ -56,7 +57,7 @@ class Packed {
     }
 
     // After that: `count` codes become zero.
-    EXACT void clear(int first, int count) {
+    BS_DEVICE void clear(int first, int count) {
 #pragma unroll
         for (int word = 0; word < (BYTES + 3) / 4; ++word) {
             const int begin = PACKING == BIT_PLANES ? word / BITS * 32 : word * 32;  // in codes, or in bits
@@ -65,7 +66,7 @@ class Packed {
         }
     }
 
-    EXACT u32* words() { return words_; }
+    BS_DEVICE u32* words() { return words_; }
 
  private:
     // Bits of a digit. In planes, digit p of word c has code p * DIGIT + c, and planes are what bits become
@@ -75,13 +76,13 @@ class Packed {
     static constexpr u32 START = IN_DIGITS ? 0u - Encoder::BASE * (~0u / ((1u << DIGIT) - 1)) : 0u;
     static constexpr int WORDS = PACKING == BIT_PLANES ? VALUES / 32 * DIGIT : (BYTES + 3) / 4;
 
-    EXACT void put(int index, u32 code) {
+    BS_DEVICE void put(int index, u32 code) {
         const int in_planes = (index / 32 * DIGIT + index % DIGIT) * 32 + index % 32 / DIGIT * DIGIT;
         const int bit = PACKING == BIT_STREAM ? index * BITS : in_planes;
         u32& word = words_[bit / 32];
         if constexpr (IN_DIGITS) {
             code >>= Encoder::PLACE;
-            word = bit % 32 == 0 ? code + word : multiply_add(code, 1u << bit % 32, word);
+            word = bit % 32 == 0 ? code + word : ptx::mad_lo(code, 1u << bit % 32, word);
         } else {
             code = (code - Encoder::BASE) >> Encoder::PLACE;
             word |= code << bit % 32;
@@ -91,7 +92,7 @@ class Packed {
 
     // Bits that stand STEP apart, in words that do so too, change places.
     template <int STEP>
-    static EXACT void transpose(u32* words) {
+    static BS_DEVICE void transpose(u32* words) {
         if constexpr (STEP > 0) {
             constexpr u32 KEPT = ~0u / ((1u << STEP) + 1);  // STEP bits, and as many zeros, and so on
 #pragma unroll
@@ -105,7 +106,9 @@ class Packed {
         }
     }
 
-    static EXACT u32 below(int bit) { return bit <= 0 ? 0u : bit >= 32 ? ~0u : (1u << bit) - 1; }
+    static BS_DEVICE u32 below(int bit) { return bit <= 0 ? 0u : bit >= 32 ? ~0u : (1u << bit) - 1; }
 
     u32 words_[WORDS];
 };
+
+}  // namespace bs::rows

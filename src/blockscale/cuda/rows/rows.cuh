@@ -1,35 +1,25 @@
-// Where work lies in [groups, n, k]: units of adjacent numbers, numbered through all rows.
+// Where work lies in [groups, n, k]: units of adjacent numbers, counted through all rows.
 #pragma once
-#include "numbers/exact.cuh"
+#include "generated/rows.cuh"
 
-// Division by a number that the host knows, of numbers below 2^31.
-struct KnownDivisor {
-    u32 divisor, factor, shift;
+namespace bs::rows {
 
-    EXACT u32 divide(u32 number) const {
-        return (__umulhi(number, factor) + number) >> shift;
-    }
-};
+// Of a number below 2^31: see known_divisor in blockscale/kernels/cuda/rows.py.
+BS_DEVICE u32 divide(u32 number, const KnownDivisor& by) {
+    return (__umulhi(number, by.factor) + number) >> by.shift;
+}
 
-struct Matrices {
-    u8* data;
-    long long group_stride, row_stride;  // bytes
-
-    EXACT u8* row(u32 group, u32 row) const {
-        return data + group * group_stride + row * row_stride;
-    }
-};
+BS_DEVICE u8* row_of(const Matrices& matrices, u32 group, u32 row) {
+    return matrices.data + group * matrices.group_stride + row * matrices.row_stride;
+}
 
 struct Place {
     u32 group, row, unit;  // of the row
 };
 
-struct Rows {
-    u32 units;  // in all
-    KnownDivisor in_row, in_group;
+BS_DEVICE Place place_of(const Rows& rows, u32 unit) {
+    const u32 row = divide(unit, rows.in_row), group = divide(row, rows.in_group);
+    return {group, row - group * rows.in_group.divisor, unit - row * rows.in_row.divisor};
+}
 
-    EXACT Place place(u32 unit) const {
-        const u32 row = in_row.divide(unit), group = in_group.divide(row);
-        return {group, row - group * in_group.divisor, unit - row * in_row.divisor};
-    }
-};
+}  // namespace bs::rows

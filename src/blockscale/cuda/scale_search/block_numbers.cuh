@@ -1,7 +1,11 @@
 // The numbers of one block in the lanes that share it.
 #pragma once
 #include "scale_search/block_scale.cuh"
-#include "ptx/lanes.cuh"
+#include "ptx/warp.cuh"
+
+namespace bs::scale_search {
+
+using namespace numbers;  // the arithmetic and the formats that a search is written in
 
 // A lane's numbers of one block: finite, or infinities that saturate.
 template <class Format, int VALUES>
@@ -17,10 +21,10 @@ struct BlockNumbers {
     // Of a run that holds more: those from `first` on. Where a scale cannot tell, NaN counts as zero.
     // Numbers that become zero are so in the run too.
     template <class Run>
-    EXACT BlockNumbers(Run& run, int first) {
+    BS_DEVICE BlockNumbers(Run& run, int first) {
         u32 largest = across_block(run.largest(first, VALUES));
         lost = Format::HAS_NAN && largest >= INFINITE_BITS;
-        if (!ZERO_CODES && any_lane(largest >= INFINITE_BITS)) {
+        if (!ZERO_CODES && ptx::any_lane(largest >= INFINITE_BITS)) {
             if (lost) run.clear(first, VALUES);
             run.clear_nan(first, VALUES);
             largest = across_block(run.largest(first, VALUES));
@@ -32,9 +36,11 @@ struct BlockNumbers {
     }
 
  private:
-    static EXACT u32 across_block(u32 largest) {
+    static BS_DEVICE u32 across_block(u32 largest) {
 #pragma unroll
-        for (int i = 1; i < LANES; i *= 2) largest = larger(largest, across(largest, i));
+        for (int i = 1; i < LANES; i *= 2) largest = larger(largest, ptx::shfl_xor(largest, i));
         return largest;
     }
 };
+
+}  // namespace bs::scale_search

@@ -4,6 +4,10 @@
 #pragma once
 #include "numbers/format.cuh"
 
+namespace bs::scale_search {
+
+using namespace numbers;  // the arithmetic and the formats that a search is written in
+
 constexpr float LEAST_USUAL = power_of_two(-60), MOST_USUAL = power_of_two(60);
 
 struct BlockScale {
@@ -18,21 +22,21 @@ class ScaleRule {
     using Element = typename Format::Element;
     using Scale = typename Format::Scale;
 
-    EXACT explicit ScaleRule(float tensor_scale)
-        : tensor_scale_(tensor_scale), inverse_(refined(near_reciprocal(tensor_scale), tensor_scale)) {}
+    BS_DEVICE explicit ScaleRule(float tensor_scale)
+        : tensor_scale_(tensor_scale), inverse_(refined(ptx::rcp_approx(tensor_scale), tensor_scale)) {}
 
-    EXACT float tensor_scale() const { return tensor_scale_; }
+    BS_DEVICE float tensor_scale() const { return tensor_scale_; }
 
-    EXACT bool is_usual() const {
+    BS_DEVICE bool is_usual() const {
         return Format::POWER_OF_TWO || ((tensor_scale_ >= LEAST_USUAL) & (tensor_scale_ <= MOST_USUAL) &
                                         is_quick_divisor(tensor_scale_));
     }
 
-    static EXACT BlockScale of_code(u32 code) { return {Scale::decode_number(code), code}; }
+    static BS_DEVICE BlockScale of_code(u32 code) { return {Scale::decode_number(code), code}; }
 
     // USUAL: the rule and amax are.
     template <bool USUAL>
-    EXACT BlockScale of_amax(float amax) const {
+    BS_DEVICE BlockScale of_amax(float amax) const {
         if constexpr (Format::POWER_OF_TWO)
             return of_code(power_of<USUAL>(amax));
         else if constexpr (USUAL)
@@ -43,14 +47,14 @@ class ScaleRule {
 
     // The scale that maps amax to 4 instead of 6, E2M1's largest: 1.5 amax / 6.
     template <bool USUAL>
-    EXACT BlockScale of_amax_at_four(float amax) const {
+    BS_DEVICE BlockScale of_amax_at_four(float amax) const {
         return of_largest<USUAL>(product(amax, 0.25f), amax);
     }
 
  private:
     // wanted: fp32(amax / largest element), which the tensor scale is a part of.
     template <bool USUAL>
-    EXACT BlockScale of_largest(float wanted, float amax) const {
+    BS_DEVICE BlockScale of_largest(float wanted, float amax) const {
         wanted = USUAL ? quick_quotient(wanted, tensor_scale_, inverse_) : quotient(wanted, tensor_scale_);
         if constexpr (Format::WIDE_SCALE) {
             return {wanted, 0};
@@ -64,7 +68,7 @@ class ScaleRule {
     }
 
     template <bool USUAL>
-    static EXACT u32 power_of(float amax) {
+    static BS_DEVICE u32 power_of(float amax) {
         int exponent = -127;
         if (!USUAL && amax < power_of_two(-126)) {  // exact, and no longer subnormal
             amax = product(amax, power_of_two(64));
@@ -81,3 +85,5 @@ class ScaleRule {
 
     const float tensor_scale_, inverse_;
 };
+
+}  // namespace bs::scale_search

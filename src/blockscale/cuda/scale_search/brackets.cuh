@@ -14,7 +14,11 @@
 // so that each lane finds it in banks of its own; half as often where there are many intervals.
 #pragma once
 #include "numbers/format.cuh"
-#include "ptx/lanes.cuh"
+#include "ptx/warp.cuh"
+
+namespace bs::scale_search {
+
+using namespace numbers;  // the arithmetic and the formats that a search is written in
 
 // WANTED: there is a search among scales next to each other.
 template <class Format, bool WANTED>
@@ -36,25 +40,25 @@ class Brackets {
         float middle, half;
 
         // How far x / d is from the nearer one, with r nearly 1 / d; of either sign.
-        EXACT float off(float x, float r) const {
+        BS_DEVICE float off(float x, float r) const {
             return sum(half, -magnitude(fused(x, r, -middle)));
         }
     };
 
     // For x under a scale whose reciprocal is nearly r, and the smaller ones of its group; |x r| is up to
     // 2.4 times the largest value.
-    EXACT Bracket around(float x, float r) const {
+    BS_DEVICE Bracket around(float x, float r) const {
         // Counted in parts of an interval, by rounding to an integer: without the part, the place of a row in
         // bytes.
         const float counted = fused(x, product(r, ROW * PER_ONE), COUNT_FROM + ROW * INTERVALS / 2);
-        const u32 own = lane_number() % COPIES * sizeof(Bracket);
+        const u32 own = ptx::lane_id() % COPIES * sizeof(Bracket);
         const u32 place = (bits_of(counted) & (ROW * (INTERVALS - 1))) | own;
         return *reinterpret_cast<const Bracket*>(reinterpret_cast<const u8*>(rows_) + place);
     }
 
     // Each worker fills a part. `fit` is true before, and false after if an interval needs more than two
     // values.
-    EXACT void fill(const float* codebook, int worker, int workers) {
+    BS_DEVICE void fill(const float* codebook, int worker, int workers) {
         constexpr float RATIO = 1.0f + float(SMALLER) / STEPS;
         for (int i = worker; i < INTERVALS; i += workers) {
             // Rounding begins half a part early; the rest is for what q is off by.
@@ -83,7 +87,7 @@ class Brackets {
     static constexpr float COUNT_FROM = 12582912.0f;  // 1.5 * 2^23
     static constexpr int COPIES = INTERVALS <= 128 ? 16 : 8, ROW = COPIES * sizeof(Bracket);
 
-    static EXACT float value(const float* codebook, int index) {
+    static BS_DEVICE float value(const float* codebook, int index) {
         if constexpr (Element::IS_FLOAT) {
             const int place = index - COUNT / 2;
             return place < 0 ? -Element::decode_number(-place) : Element::decode_number(place);
@@ -92,10 +96,12 @@ class Brackets {
         }
     }
 
-    static EXACT Bracket between(const float* codebook, int index) {
+    static BS_DEVICE Bracket between(const float* codebook, int index) {
         const float low = value(codebook, index), high = value(codebook, index + 1);
         return {(low + high) * 0.5f, (high - low) * 0.5f};
     }
 
     Bracket rows_[EXIST ? INTERVALS : 1][COPIES];
 };
+
+}  // namespace bs::scale_search

@@ -18,18 +18,22 @@
 #pragma once
 #include "scale_search/block_scale.cuh"
 
+namespace bs::scale_search {
+
+using namespace numbers;  // the arithmetic and the formats that a search is written in
+
 template <class Format>
 class Divisor {
  public:
     using Element = typename Format::Element;
 
     // A power of two divides by its reciprocal, with the same rounding whatever the number.
-    EXACT Divisor(float scale, float tensor_scale) : divisor_(product(scale, tensor_scale)) {
+    BS_DEVICE Divisor(float scale, float tensor_scale) : divisor_(product(scale, tensor_scale)) {
         if constexpr (Format::POWER_OF_TWO) {
             const u32 field = 254u - (bits_of(divisor_) >> 23);  // of 2^-127 too, which has field 0
             inverse_ = float_of(larger(field << 23, 0x00400000u));
         } else {
-            inverse_ = near_reciprocal(divisor_);
+            inverse_ = ptx::rcp_approx(divisor_);
             if constexpr (Element::IS_FLOAT)
                 rest_ = product(fused(-divisor_, inverse_, 1.0f), inverse_);
             else
@@ -37,16 +41,16 @@ class Divisor {
         }
     }
 
-    EXACT float value() const { return divisor_; }
-    EXACT float inverse() const { return inverse_; }  // of a usual divisor, nearly
+    BS_DEVICE float value() const { return divisor_; }
+    BS_DEVICE float inverse() const { return inverse_; }  // of a usual divisor, nearly
 
-    EXACT bool is_usual() const {
+    BS_DEVICE bool is_usual() const {
         return Format::POWER_OF_TWO || ((divisor_ >= LEAST_USUAL) & (divisor_ <= MOST_USUAL));
     }
 
     // Whether products of usual numbers of so many bits with `inverse` are on the right side of boundaries.
     template <int PRECISION>
-    EXACT bool has_products() const {
+    BS_DEVICE bool has_products() const {
         if constexpr (!Element::IS_FLOAT) return false;
         else if constexpr (Format::POWER_OF_TWO) return true;
         else if constexpr (PRECISION > 11 || Element::MANTISSA > 1) return false;
@@ -64,7 +68,7 @@ class Divisor {
     // Whether `quick` divides usual numbers by this usual divisor. A quotient of a codebook format that
     // would be subnormal must come out on the right side of zero, which it does for divisors up to one.
     template <int COUNT>
-    EXACT bool is_quick(const float (&x)[COUNT]) const {
+    BS_DEVICE bool is_quick(const float (&x)[COUNT]) const {
         if constexpr (Format::POWER_OF_TWO) {
             return true;
         } else if constexpr (Element::IS_FLOAT) {
@@ -78,15 +82,15 @@ class Divisor {
     }
 
     // Whether no quotient needs to be made smaller for its element; or is beyond another limit.
-    EXACT bool fits(float amax, float limit = Element::KEPT) const { return product(amax, inverse_) < limit; }
+    BS_DEVICE bool fits(float amax, float limit = Element::KEPT) const { return product(amax, inverse_) < limit; }
 
-    EXACT float quick(float x) const {
+    BS_DEVICE float quick(float x) const {
         if constexpr (Format::POWER_OF_TWO) return product(x, inverse_);
         if constexpr (Element::IS_FLOAT) return fused(x, inverse_, product(x, rest_));
         return quick_quotient(x, divisor_, inverse_);
     }
 
-    EXACT float careful(float x) const {
+    BS_DEVICE float careful(float x) const {
         if constexpr (Format::POWER_OF_TWO) return quick(x);
         if ((bits_of(x) & 0x7fffffffu) == INFINITE_BITS) return x;  // saturates under every divisor
         return divisor_ > 0.0f ? quotient(x, divisor_) : product(0.0f, x);
@@ -94,7 +98,7 @@ class Divisor {
 
  private:
     template <int COUNT>
-    static EXACT float smallest(const float (&x)[COUNT]) {
+    static BS_DEVICE float smallest(const float (&x)[COUNT]) {
         u32 least = INFINITE_BITS - 1;  // zeros count as the largest
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) least = smaller(least, (bits_of(x[i]) & 0x7fffffffu) - 1);
@@ -103,3 +107,5 @@ class Divisor {
 
     float divisor_, inverse_, rest_ = 0.0f;
 };
+
+}  // namespace bs::scale_search

@@ -1,7 +1,11 @@
 // What the squared errors of a block's numbers count in a search.
 #pragma once
 #include "numbers/format.cuh"
-#include "ptx/lanes.cuh"
+#include "ptx/warp.cuh"
+
+namespace bs::scale_search {
+
+using namespace numbers;  // the arithmetic and the formats that a search is written in
 
 // All alike.
 template <class Format, int VALUES>
@@ -9,10 +13,10 @@ struct Unweighted {
     static constexpr bool ALIKE = true;
     static constexpr float total = Format::BLOCK, AMAX = power_of_two(60), RANGE = power_of_two(50);
 
-    EXACT Unweighted() {}
-    static EXACT float quick_square(int, float off, float errors) { return fused(off, off, errors); }
-    static EXACT double square(int, double off) { return product(off, off); }
-    static EXACT bool is_usual() { return true; }
+    BS_DEVICE Unweighted() {}
+    static BS_DEVICE float quick_square(int, float off, float errors) { return fused(off, off, errors); }
+    static BS_DEVICE double square(int, double off) { return product(off, off); }
+    static BS_DEVICE bool is_usual() { return true; }
 };
 
 // As the importance of their columns says; alike in blocks where it is zero throughout, or anywhere
@@ -25,7 +29,7 @@ struct Weighted {
     float weight[VALUES], total = 0.0f;
 
     template <class Run>
-    EXACT Weighted(const Run& run, int first) {
+    BS_DEVICE Weighted(const Run& run, int first) {
         bool odd = false, any = false;
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
@@ -35,8 +39,8 @@ struct Weighted {
         }
 #pragma unroll
         for (int i = 1; i < LANES; i *= 2) {
-            odd |= across(int(odd), i) != 0;
-            any |= across(int(any), i) != 0;
+            odd |= ptx::shfl_xor(int(odd), i) != 0;
+            any |= ptx::shfl_xor(int(any), i) != 0;
         }
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
@@ -44,15 +48,17 @@ struct Weighted {
             total += weight[i];
         }
 #pragma unroll
-        for (int i = 1; i < LANES; i *= 2) total += across(total, i);
+        for (int i = 1; i < LANES; i *= 2) total += ptx::shfl_xor(total, i);
     }
 
-    EXACT float quick_square(int i, float off, float errors) const {
+    BS_DEVICE float quick_square(int i, float off, float errors) const {
         return fused(product(weight[i], off), off, errors);
     }
-    EXACT double square(int i, double off) const {
+    BS_DEVICE double square(int i, double off) const {
         return product(double(weight[i]), product(off, off));
     }
     // Whether float32 holds their squares and sums.
-    EXACT bool is_usual() const { return total >= power_of_two(-20) && total <= power_of_two(20); }
+    BS_DEVICE bool is_usual() const { return total >= power_of_two(-20) && total <= power_of_two(20); }
 };
+
+}  // namespace bs::scale_search

@@ -1,7 +1,7 @@
 // Choosing the scale of a block by its squared error: blockscale/numerics/quantize.py.
 //
 // Candidates are weighed by float32 sums, whose distance from the float64 sums of the definition is bounded.
-// Where the best of them is not the best beyond doubt, the definition decides: between two, as a rule. Scales
+// Where these bounds leave the best one ambiguous, the definition decides: between two, as a rule. Scales
 // that differ by a factor of two often dequantise a block to the same numbers, and the earlier one wins.
 // Neighbours are weighed some at a time, with one lookup for each number: see brackets.cuh.
 #pragma once
@@ -10,8 +10,9 @@
 #include "scale_search/divisor.cuh"
 #include "scale_search/importance.cuh"
 
-// How candidates for a block's scale are found; the earlier one wins a tie.
-enum Search { FROM_AMAX, NEIGHBOURS, FOUR_OVER_SIX };
+namespace bs::scale_search {
+
+using namespace numbers;  // the arithmetic and the formats that a search is written in
 
 template <class Format, class Rule, Search SEARCH, int VALUES, class Encoder, class Near, class Weights>
 class ScaleSearch {
@@ -20,7 +21,7 @@ class ScaleSearch {
     using Scale = typename Format::Scale;
     static constexpr int LANES = Format::BLOCK / VALUES;
 
-    EXACT ScaleSearch(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights, const Rule& rule,
+    BS_DEVICE ScaleSearch(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights, const Rule& rule,
                       const BlockScale& start, const Encoder& encoder, const Near& near)
         : x_(numbers.x), amax_(numbers.amax), weights_(weights), rule_(rule), start_(start),
           encoder_(encoder), near_(near) {
@@ -36,17 +37,17 @@ class ScaleSearch {
     }
 
     // All lanes of a warp take part. `is_open` is false where any scale will do.
-    EXACT BlockScale best(bool is_open) {
+    BS_DEVICE BlockScale best(bool is_open) {
         if constexpr (SEARCH == FOUR_OVER_SIX)
             weigh_both();
         else
             weigh_neighbours();
         BlockScale scale = scale_of(first_);
-        const bool in_doubt = is_open && !(known_ && most(first_) < least(second_));
-        if (any_lane(in_doubt)) {
+        const bool ambiguous = is_open && !(known_ && most(first_) < least(second_));
+        if (ptx::any_lane(ambiguous)) {
             const bool between_two = known_ && most(first_) < least(third_);
-            const BlockScale exact = decide(in_doubt, any_lane(in_doubt && !between_two));
-            if (in_doubt) scale = exact;
+            const BlockScale exact = decide(ambiguous, ptx::any_lane(ambiguous && !between_two));
+            if (ambiguous) scale = exact;
         }
         return scale;
     }
@@ -63,30 +64,30 @@ class ScaleSearch {
     // What the error of the definition is at least and at most: see `weigh` and `weigh_group`.
     static constexpr float SHARE =
         power_of_two(-17) + (VALUES + 24) * power_of_two(-24) + NAMES * power_of_two(-23);
-    EXACT float least(Trial trial) const { return float_of(trial) * (1.0f - SHARE) - margin_; }
-    EXACT float most(Trial trial) const { return float_of(trial) * (1.0f + SHARE) + margin_; }
+    BS_DEVICE float least(Trial trial) const { return float_of(trial) * (1.0f - SHARE) - margin_; }
+    BS_DEVICE float most(Trial trial) const { return float_of(trial) * (1.0f + SHARE) + margin_; }
 
-    EXACT BlockScale scale_of(Trial trial) const {
+    BS_DEVICE BlockScale scale_of(Trial trial) const {
         if constexpr (SEARCH == FOUR_OVER_SIX) return trial % 2 ? other_ : start_;
         else return Rule::of_code(start_.code + away(trial));
     }
 
     // How far its code is from the first one.
-    EXACT int away(Trial trial) const {
+    BS_DEVICE int away(Trial trial) const {
         constexpr int HALF = NAMES / 2;
         return int((trial - start_.code + HALF) % NAMES) - HALF;
     }
 
-    EXACT Divisor<Format> divisor(const BlockScale& scale) const {
+    BS_DEVICE Divisor<Format> divisor(const BlockScale& scale) const {
         return Divisor<Format>(scale.value, rule_.tensor_scale());
     }
 
     // What is divided: floats keep their sign apart.
-    EXACT float part(int i) const { return Element::IS_FLOAT ? magnitude(x_[i]) : x_[i]; }
+    BS_DEVICE float part(int i) const { return Element::IS_FLOAT ? magnitude(x_[i]) : x_[i]; }
 
-    EXACT static float across_block(float total) {
+    BS_DEVICE static float across_block(float total) {
 #pragma unroll
-        for (int i = 1; i < LANES; i *= 2) total += across(total, i);
+        for (int i = 1; i < LANES; i *= 2) total += ptx::shfl_xor(total, i);
         return total;
     }
 
@@ -95,7 +96,7 @@ class ScaleSearch {
     // o^2 is off by 3.5 * 2^-22 |o x|, at most 2^-18 o^2 + 3.1 * 2^-26 x^2; and each of the operations that
     // follow is rounded.
     template <Reach REACH>
-    EXACT float weigh(const BlockScale& scale) const {
+    BS_DEVICE float weigh(const BlockScale& scale) const {
         const auto by = divisor(scale);
         const float d = by.value(), r = Format::POWER_OF_TWO ? by.inverse() : refined(by.inverse(), d);
         float errors[2] = {0.0f, 0.0f};
@@ -119,7 +120,7 @@ class ScaleSearch {
     static constexpr float OF_SQUARES = Near::EXIST ? 6.5f : 3.25f;
     static constexpr float OF_AMAX = !Near::EXIST ? 0.0f : Format::POWER_OF_TWO ? 4.25f : 1.25f;
 
-    EXACT void weigh_group(u32 code, float (&errors)[GROUP]) const {
+    BS_DEVICE void weigh_group(u32 code, float (&errors)[GROUP]) const {
         float d[GROUP], r[GROUP];
 #pragma unroll
         for (int i = 0; i < GROUP; ++i) {
@@ -139,8 +140,8 @@ class ScaleSearch {
         for (int i = 0; i < GROUP; ++i) errors[i] = across_block(errors[i]) * (d[i] * d[i]);
     }
 
-    // Or more, in searches among few candidates, which have fewer doubts.
-    EXACT float sum_of_squares_of_x() const {
+    // Or more, in searches among few candidates, which are seldom ambiguous.
+    BS_DEVICE float sum_of_squares_of_x() const {
         if constexpr (SEARCH == FOUR_OVER_SIX) return amax_ * amax_ * weights_.total;
         float squares = 0.0f;
 #pragma unroll
@@ -149,7 +150,7 @@ class ScaleSearch {
     }
 
     // The three best are kept.
-    EXACT void consider(float error, u32 name, bool is_new) {
+    BS_DEVICE void consider(float error, u32 name, bool is_new) {
         const Trial trial = is_new ? (bits_of(error) & ~(NAMES - 1)) | (name & (NAMES - 1)) : INFINITE_BITS;
         const Trial worse = larger(first_, trial), worst = larger(second_, worse);
         first_ = smaller(first_, trial);
@@ -158,13 +159,13 @@ class ScaleSearch {
     }
 
     // The other scale maps amax to 4.
-    EXACT void weigh_both() {
+    BS_DEVICE void weigh_both() {
         other_ = rule_.template of_amax_at_four<true>(amax_);
         if (!usual_) other_ = rule_.template of_amax_at_four<false>(amax_);
         const bool plain = divisor(start_).fits(amax_) &
                            (product(amax_, divisor(other_).inverse()) < Element::KEPT_TO_FOUR);
         const bool is_new = other_.value != start_.value;
-        if (any_lane(known_ && !plain)) {
+        if (ptx::any_lane(known_ && !plain)) {
             consider(weigh<BEYOND>(start_), 0, true);
             consider(weigh<BEYOND>(other_), 1, is_new);
         } else {
@@ -174,14 +175,14 @@ class ScaleSearch {
     }
 
     // From the largest scale on, until the largest number alone costs too much.
-    EXACT void weigh_neighbours() {
+    BS_DEVICE void weigh_neighbours() {
         const int start = int(start_.code);
         const int highest = start + DISTANCE < int(Scale::MAX_CODE) ? start + DISTANCE : int(Scale::MAX_CODE);
         const int lowest = start - DISTANCE > LOWEST ? start - DISTANCE : LOWEST;
 #pragma unroll 1
         for (int code = highest; ; code -= GROUP) {
             const float least = error_of_amax(Rule::of_code(code));
-            if (!any_lane(known_ & (code >= lowest) & !(least > most(first_)))) break;
+            if (!ptx::any_lane(known_ & (code >= lowest) & !(least > most(first_)))) break;
             float errors[GROUP];
             if constexpr (Near::EXIST) weigh_group(code, errors);
             else errors[0] = weigh<BEYOND>(Rule::of_code(code));
@@ -193,7 +194,7 @@ class ScaleSearch {
     static constexpr int LOWEST = Format::POWER_OF_TWO ? 0 : 1;
 
     // At least, where a scale is too small for the largest number: the smaller, the more.
-    EXACT float error_of_amax(const BlockScale& scale) const {
+    BS_DEVICE float error_of_amax(const BlockScale& scale) const {
         const float beyond = amax_ - scale.value * rule_.tensor_scale() * Element::MAX;
         const bool clear = Weights::ALIKE & (beyond > amax_ * power_of_two(-8));
         return clear ? beyond * beyond * 0.99f : 0.0f;
@@ -201,7 +202,7 @@ class ScaleSearch {
 
     // In the order of the definition, which looks at scales next to the first one first, and at the smaller
     // of two. False where the candidate is another one again: codes end, and the last one has had its turn.
-    EXACT bool candidate(int turn, BlockScale& scale) const {
+    BS_DEVICE bool candidate(int turn, BlockScale& scale) const {
         if constexpr (SEARCH == FOUR_OVER_SIX) {
             scale = turn ? other_ : start_;
             return turn == 0 || scale.value != start_.value;
@@ -214,13 +215,13 @@ class ScaleSearch {
         }
     }
 
-    EXACT int turn_of(Trial trial) const {
+    BS_DEVICE int turn_of(Trial trial) const {
         if constexpr (SEARCH == FOUR_OVER_SIX) return int(trial % 2);
         return away(trial) < 0 ? -2 * away(trial) - 1 : 2 * away(trial);
     }
 
     // By the definition: among all, or between the two best ones.
-    EXACT BlockScale decide(bool in_doubt, bool among_all) const {
+    BS_DEVICE BlockScale decide(bool ambiguous, bool among_all) const {
         const int one = turn_of(first_), other = turn_of(second_);
         BlockScale scale;
         int best = 0;
@@ -232,7 +233,7 @@ class ScaleSearch {
             const auto by = divisor(scale);
             const bool is_quick = usual_ && by.is_usual() && by.is_quick(x_);
             const double error =
-                any_lane(in_doubt && !is_quick) ? squared_error<false>(scale) : squared_error<true>(scale);
+                ptx::any_lane(ambiguous && !is_quick) ? squared_error<false>(scale) : squared_error<true>(scale);
             if (i == 0 || (is_new && error < least)) {
                 least = error;
                 best = turn;
@@ -245,15 +246,15 @@ class ScaleSearch {
     // Of the dequantised block; neighbours are summed first, those in other lanes last. QUICK: by a divisor
     // that is.
     template <bool QUICK>
-    EXACT double squared_error(const BlockScale& scale) const {
+    BS_DEVICE double squared_error(const BlockScale& scale) const {
         double error = sum_of_squares<QUICK, 0, VALUES>(scale, divisor(scale));
 #pragma unroll
-        for (int i = 1; i < LANES; i *= 2) error = sum(error, across(error, i));
+        for (int i = 1; i < LANES; i *= 2) error = sum(error, ptx::shfl_xor(error, i));
         return error;
     }
 
     template <bool QUICK, int FIRST, int COUNT>
-    EXACT double sum_of_squares(const BlockScale& scale, const Divisor<Format>& by) const {
+    BS_DEVICE double sum_of_squares(const BlockScale& scale, const Divisor<Format>& by) const {
         if constexpr (COUNT == 1) {
             const float x = forgotten(part(FIRST)), quotient = QUICK ? by.quick(x) : by.careful(x);
             const float value = encoder_.nearest(Element::saturated(quotient));
@@ -281,7 +282,7 @@ class ScaleSearch {
 
 // The scale of a block by a rule and a search.
 template <Search SEARCH, class Format, int VALUES, class Weights, class Rule, class Encoder, class Near>
-EXACT BlockScale choose_scale(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights,
+BS_DEVICE BlockScale choose_scale(const BlockNumbers<Format, VALUES>& numbers, const Weights& weights,
                               const Rule& rule, const Encoder& encoder, const Near& near) {
     BlockScale scale = rule.template of_amax<true>(numbers.amax);
     if (!(numbers.usual & rule.is_usual())) scale = rule.template of_amax<false>(numbers.amax);
@@ -293,3 +294,5 @@ EXACT BlockScale choose_scale(const BlockNumbers<Format, VALUES>& numbers, const
     }
     return scale;
 }
+
+}  // namespace bs::scale_search

@@ -5,27 +5,30 @@ from __future__ import annotations
 import math
 
 from blockscale.formats import Float, Format
+from blockscale.kernels.cuda.enums import Search, Specials, TensorScale
 from blockscale.numerics import carry_from
 
-_SPECIALS = {"none": "NUMBERS", "nan": "ONE_NAN", "ieee": "IEEE"}
+_SPECIALS = {"none": Specials.NUMBERS, "nan": Specials.ONE_NAN, "ieee": Specials.IEEE}
 _SCALES = {"e8m0": "E8M0", "ue4m3": "UE4M3", "e4m4": "E4M4", "f32": "Float32"}
-TENSOR_SCALES = {"amax": "FROM_LARGEST", "pow2": "POWER"}  # a `TensorScale` of tensor_scale.cuh
-_SEARCHES = {"mse": "NEIGHBOURS", "four_over_six": "FOUR_OVER_SIX"}
+TENSOR_SCALES = {"amax": TensorScale.FROM_LARGEST.name, "pow2": TensorScale.POWER.name}
+_SEARCHES = {"mse": Search.NEIGHBOURS, "four_over_six": Search.FOUR_OVER_SIX}
 
 
 def cuda_format(format: Format) -> str:
-    """A `Format` of format.cuh."""
+    """A `Format` of numbers/format.cuh."""
     element = format.element
     if isinstance(element, Float):
-        kind = f"SmallFloat<{element.exponent},{element.mantissa},{_SPECIALS[element.specials]}>"
+        kind = (
+            f"SmallFloat<{element.exponent},{element.mantissa},{_SPECIALS[element.specials].name}>"
+        )
     else:
         kind = f"Codebook<{element.bits}>"
     return f"Format<{element.bits},{kind},{_SCALES[format.scale.name]},{format.block}>"
 
 
 def cuda_search(rule: str) -> str:
-    """A `Search` of quantize_block.cuh."""
-    return _SEARCHES.get(rule, "FROM_AMAX")
+    """The name of a `Search`."""
+    return _SEARCHES.get(rule, Search.FROM_AMAX).name
 
 
 def carry_mantissa(format: Format, rule: str) -> int:

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_longlong, c_uint32, c_void_p
+from ctypes import Structure
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from blockscale.kernels.cuda.enums import Packing
+from blockscale.kernels.cuda.structs import Header, Member, fields
+
 MOST_UNITS = 2**31 - 1  # that a launch counts
 THREADS = 256  # of a thread block, where no other number is better
 NUMBERS = {"float32": "Wide", "bfloat16": "BFloat16", "float16": "Float16"}
-PACKINGS = {"bits": "BIT_STREAM", "planes": "BIT_PLANES"}
+PACKINGS = {"bits": Packing.BIT_STREAM.name, "planes": Packing.BIT_PLANES.name}
 _ALIGNED = 16  # bytes: the widest access of a lane
 
 
 class Matrices(Structure):
-    _fields_ = (("data", c_void_p), ("group_stride", c_longlong), ("row_stride", c_longlong))
+    """[groups, rows, ...]"""
+
+    HEADER = Header("rows", "rows")
+    MEMBERS = (
+        Member("u8*", "data"),
+        Member("long long", "group_stride", "bytes"),
+        Member("long long", "row_stride", "bytes"),
+    )
+    _fields_ = fields(MEMBERS)
 
 
 class KnownDivisor(Structure):
-    _fields_ = (("divisor", c_uint32), ("factor", c_uint32), ("shift", c_uint32))
+    """Division by a number that the host knows, of numbers below 2^31."""
+
+    HEADER = Header("rows", "rows")
+    MEMBERS = (Member("u32", "divisor"), Member("u32", "factor"), Member("u32", "shift"))
+    _fields_ = fields(MEMBERS)
 
 
 class Rows(Structure):
-    _fields_ = (("units", c_uint32), ("in_row", KnownDivisor), ("in_group", KnownDivisor))
+    """Units of adjacent numbers, counted through all rows."""
+
+    HEADER = Header("rows", "rows")
+    MEMBERS = (
+        Member("u32", "units", "in all"),
+        Member(KnownDivisor, "in_row"),
+        Member(KnownDivisor, "in_group"),
+    )
+    _fields_ = fields(MEMBERS)
 
 
 def known_divisor(divisor: int) -> KnownDivisor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_void_p
+from ctypes import Structure
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,6 +26,7 @@ from blockscale.kernels.cuda.rows import (
     matrices,
     rows_of,
 )
+from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem, dtype_name, parse_kind
 from blockscale.runtime.cuda import Build, can_overlap, cuda_refusal, current_stream, function
@@ -35,15 +36,17 @@ NAME = "cuda"
 _VALUES = 8  # of a lane: whole bytes in every packing
 
 
-class Arguments(Structure):
-    _fields_ = (
-        ("codes", Matrices),
-        ("scales", Matrices),
-        ("tensor_scale", Matrices),
-        ("codebook", c_void_p),
-        ("out", Matrices),
-        ("rows", Rows),
+class DequantizeArguments(Structure):
+    HEADER = Header("dequantize_arguments", "rows")
+    MEMBERS = (
+        Member(Matrices, "codes", "[groups, n, bytes]"),
+        Member(Matrices, "scales", "blocked: a row of atoms counts as a row"),
+        Member(Matrices, "tensor_scale", "float32 [groups, n, 1]"),
+        Member("const float*", "codebook"),
+        Member(Matrices, "out", "[groups, n, k], 16-byte aligned rows"),
+        Member(Rows, "rows"),
     )
+    _fields_ = fields(MEMBERS)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def decode(kind: str, parts: Parts, out: Tensor, overlap: bool = False) -> None:
     row_scale = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
     blocked = layout.scales == "blocked"
     written = aligned(out)
-    arguments = Arguments(
+    arguments = DequantizeArguments(
         matrices(codes),
         blocked_matrices(scale, k // format.block) if blocked else matrices(scale),
         matrices(row_scale),

@@ -3,7 +3,7 @@ cuda/kernels/dequantize_fragments.cu."""
 
 from __future__ import annotations
 
-from ctypes import Structure, c_int, c_longlong, c_void_p
+from ctypes import Structure
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from blockscale.formats import CATALOGUE
 from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda.enums import Dtype, Scale
 from blockscale.kernels.cuda.rows import aligned, aligned_numbers
+from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.kernels.cuda.tables import float_table
 from blockscale.kernels.prepared import fragments
 from blockscale.problem import Kind, Problem, dtype_name, parse_kind
@@ -22,17 +24,26 @@ NAME = "cuda_fragments"
 
 _WARPS = 8
 _WORD = 4  # bytes of codes, scales and tables that a lane reads at a time
-_DTYPES = {"float32": "FLOAT32", "bfloat16": "BFLOAT16", "float16": "FLOAT16"}
 
 
-class Arguments(Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("codes", "scale", "table", "tensor_scale", "out")),
-        *((name, c_longlong) for name in ("code_stride", "scale_stride", "out_row", "out_group")),
-        *((name, c_longlong) for name in ("tensor_scale_row", "tensor_scale_group")),
-        ("rows", c_int),
-        ("k", c_int),
+class DequantizeFragmentsArguments(Structure):
+    HEADER = Header("dequantize_fragments_arguments", "decode")
+    MEMBERS = (
+        Member("const u8*", "codes", "of the first tile"),
+        Member("const u8*", "scale"),
+        Member("const float*", "table", "of all codes"),
+        Member("const float*", "tensor_scale", "one per row, or null"),
+        Member("void*", "out", "[groups, rows, k]"),
+        Member("long long", "code_stride", "bytes between groups"),
+        Member("long long", "scale_stride", "bytes between groups"),
+        Member("long long", "out_row", "elements between rows"),
+        Member("long long", "out_group", "elements between groups"),
+        Member("long long", "tensor_scale_row", "elements between rows"),
+        Member("long long", "tensor_scale_group", "elements between groups"),
+        Member("int", "rows"),
+        Member("int", "k"),
     )
+    _fields_ = fields(MEMBERS)
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
     else:
         table = aligned(parts.codebook, _WORD)
     scaled = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
-    arguments = Arguments(
+    arguments = DequantizeFragmentsArguments(
         codes.data_ptr(),
         scale.data_ptr(),
         table.data_ptr(),
@@ -105,11 +116,11 @@ def _adjacent_tiles(storage: Tensor) -> Tensor:
 def _build(kind: str, dtype: str) -> Build:
     format, layout = parse_kind(kind)
     defines: dict[str, str | int] = {
-        "BS_SCALE": format.scale.name.upper(),
+        "BS_SCALE": Scale[format.scale.name.upper()].name,
         "BS_BITS": format.element.bits,
         "BS_BLOCK": format.block,
         "BS_FOLDED": int(layout.codes == "folded"),
-        "BS_DTYPE": _DTYPES[dtype],
+        "BS_DTYPE": Dtype[dtype.upper()].name,
     }
     return Build("dequantize_fragments.cu", "dequantize_fragments", tuple(defines.items()))
 

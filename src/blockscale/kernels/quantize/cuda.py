@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_uint32, c_void_p
+from ctypes import Structure
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -24,6 +24,7 @@ from blockscale.kernels.cuda.rows import (
     matrices,
     rows_of,
 )
+from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.layouts import canonical
 from blockscale.numerics import rules_of
 from blockscale.problem import Kind, Problem
@@ -38,17 +39,19 @@ from blockscale.runtime.cuda import (
 NAME = "cuda"
 
 
-class Arguments(Structure):
-    _fields_ = (
-        ("x", Matrices),
-        ("tensor_scale", Matrices),
-        ("codebook", c_void_p),
-        ("importance", Matrices),
-        ("codes", Matrices),
-        ("scales", Matrices),
-        ("rows", Rows),
-        ("share", c_uint32),
+class QuantizeArguments(Structure):
+    HEADER = Header("quantize_arguments", "rows")
+    MEMBERS = (
+        Member(Matrices, "x", "[groups, n, k], 16-byte aligned rows"),
+        Member(Matrices, "tensor_scale", "float32 [groups, n, 1]; written where it is derived"),
+        Member("const float*", "codebook"),
+        Member(Matrices, "importance", "float32 [groups, k]: without rows"),
+        Member(Matrices, "codes"),
+        Member(Matrices, "scales", "blocked: a row of atoms counts as a row"),
+        Member(Rows, "rows"),
+        Member("u32", "share", "units of a CTA: a multiple of its threads"),
     )
+    _fields_ = fields(MEMBERS)
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def _launch(
         scales = blocked_matrices(scale, blocks)
     else:
         scales = matrices(scale)
-    arguments = Arguments(
+    arguments = QuantizeArguments(
         matrices(x),
         matrices(tensor_scale),
         None if table is None else table.data_ptr(),

@@ -1,61 +1,74 @@
-"""What cuda/kernels/stream.cu is launched with: the structs of gemm/shape.cuh, and tensor maps."""
+"""What cuda/kernels/stream.cu is launched with: its structs, and tensor maps."""
 
 from __future__ import annotations
 
-from ctypes import Structure, c_float, c_int, c_longlong, c_ubyte, c_void_p, sizeof
+from ctypes import Structure, c_ubyte, sizeof
 
 from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import tensor_map
 
 
 class Weight(Structure):
-    _fields_ = tuple(
-        (name, c_void_p) for name in ("codes", "scale", "tensor_scale", "table", "bias")
+    HEADER = Header("stream_arguments", "gemm")
+    MEMBERS = (
+        Member("const u8*", "codes"),
+        Member("const u8*", "scale"),
+        Member("const float*", "tensor_scale", "one per group, or null"),
+        Member("const float*", "table", "of a codebook"),
+        Member("const void*", "bias", "[groups, n], or null"),
     )
+    _fields_ = fields(MEMBERS)
 
 
 class Arguments(Structure):
-    _fields_ = (
-        ("m", c_int),
-        ("n", c_int),
-        ("k", c_int),
-        ("settled", c_int),
-        ("bias_dtype", c_int),
-        ("out_dtype", c_int),
-        ("out", c_void_p),
-        ("out_stride", c_longlong),
-        ("x", c_void_p),
-        ("x_stride", c_longlong),
-        ("x_scale", c_void_p),
-        ("weight", Weight * 2),
-        ("groups", c_int),
-        ("sizes_are_64_bits", c_int),
-        ("activation", c_int),
-        ("alpha", c_float),
-        ("limit", c_float),
-        ("x_block_scale", c_void_p),
-        ("x_block_stride", c_longlong),
-        ("group_sizes", c_void_p),
-        ("partial", c_void_p),
-        ("arrivals", c_void_p),
+    """Most products read the first 104 bytes alone: two cache lines of 64 bytes."""
+
+    HEADER = Header("stream_arguments", "gemm")
+    MEMBERS = (
+        Member("int", "m"),
+        Member("int", "n"),
+        Member("int", "k"),
+        Member("int", "weights_unchanged", "no kernel that may still run writes the weights"),
+        Member("int", "bias_dtype"),
+        Member("int", "out_dtype"),
+        Member("void*", "out", "[rows, n]"),
+        Member("long long", "out_stride", "elements from one row to the next"),
+        Member("const void*", "x", "[rows, k]"),
+        Member("long long", "x_stride", "elements, or bytes of codes, from one row to the next"),
+        Member("const float*", "x_scale", "one per row, or null"),
+        Member(Weight, "weight", "gate and up, or one", length=2),
+        Member("int", "groups"),
+        Member("int", "sizes_are_64_bits"),
+        Member("int", "activation"),
+        Member("float", "alpha"),
+        Member("float", "limit"),
+        Member("const u8*", "x_block_scale", "where x is codes"),
+        Member("long long", "x_block_stride"),
+        Member("const void*", "group_sizes"),
+        Member("float*", "partial", "sums of the other splits"),
+        Member("u32*", "arrivals", "one counter for each output tile, zero between launches"),
     )
+    _fields_ = fields(MEMBERS)
 
 
 TensorMap = c_ubyte * 128  # a CUtensorMap
 
 
 class WgmmaArguments(Structure):
-    """Of kernels to which the hardware copies x and weights by itself."""
+    """Of kernels for which TMA copies x and weights."""
 
-    _fields_ = (
-        ("x_map", TensorMap),
-        ("code_map", TensorMap * 2),
-        ("scale_map", TensorMap * 2),
-        *Arguments._fields_,
-        ("_end", c_ubyte * (-sizeof(Arguments) % 64)),  # maps are aligned, and so are all of them
+    HEADER = Header("stream_arguments", "gemm", alignment=64)  # that of tensor maps
+    MEMBERS = (
+        Member("TensorMap", "x_map"),
+        Member("TensorMap", "code_map", length=2),
+        Member("TensorMap", "scale_map", length=2),
+        *Arguments.MEMBERS,
+        Member("u8", "end", length=-sizeof(Arguments) % 64),
     )
+    _fields_ = fields(MEMBERS)
 
 
 def weight_maps(problem: Problem, config: Config, part: Parts) -> tuple[bytes, bytes]:

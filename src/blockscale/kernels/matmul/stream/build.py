@@ -5,12 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 
 from blockscale.formats import Float
+from blockscale.kernels.cuda.enums import Element, Scale
 from blockscale.kernels.matmul.stream.choice import stream_configs
-from blockscale.kernels.matmul.stream.config import Config, decodes_x, x_dtype
+from blockscale.kernels.matmul.stream.config import (
+    Config,
+    decodes_x,
+    scales_weights,
+    x_dtype,
+)
+from blockscale.kernels.matmul.stream.shared_memory import shared_memory
 from blockscale.problem import Problem, parse_kind
 from blockscale.runtime.cuda import Build
 
-NUMBERS = {"bfloat16": "BFloat16", "float16": "Float16"}  # of x
+NUMBERS = {"bfloat16": "BFloat16x2", "float16": "Float16x2"}  # of x, two to a register
 
 
 def stream_build(problem: Problem, config: Config, symmetric: bool) -> Build:
@@ -23,12 +30,13 @@ def _specialised(
     w: str, x: str, gated: bool, ragged: bool, symmetric: bool, config: Config
 ) -> Build:
     format = parse_kind(w).format
-    element = format.element
+    element, floats = format.element, isinstance(format.element, Float)
+    multiplied = x if x in NUMBERS else "bfloat16"  # codes of x are decoded to it
     defines: dict[str, str | int] = {
-        "BS_X": NUMBERS.get(x, NUMBERS["bfloat16"]),
+        "BS_X": NUMBERS[multiplied],
         "BS_X_CODED": int("@" in x),
-        "BS_ELEMENT": element.name.upper() if isinstance(element, Float) else "TABLE",
-        "BS_SCALE": format.scale.name.upper(),
+        "BS_ELEMENT": (Element[element.name.upper()] if floats else Element.TABLE).name,
+        "BS_SCALE": Scale[format.scale.name.upper()].name,
         "BS_BITS": element.bits,
         "BS_BLOCK": format.block,
         "BS_TILE_M": config.tile_m,
@@ -44,11 +52,13 @@ def _specialised(
         "BS_CTAS_PER_SM": config.ctas_per_sm,
         "BS_WGMMA": int(config.wgmma),
         "BS_CLUSTER": int(config.cluster),
-        "BS_SHARED_TABLE": int(config.shared_table),
     }
+    scaled = scales_weights(format, multiplied, config.tile_m)
+    defines |= {"BS_SCALES_WEIGHTS": int(scaled)}
+    defines |= shared_memory(config, format, scaled, gated).defines()
     if "@" in x:
         coded = parse_kind(x).format
-        defines |= {"BS_X_SCALE": coded.scale.name.upper(), "BS_X_BLOCK": coded.block}
+        defines |= {"BS_X_SCALE": Scale[coded.scale.name.upper()].name, "BS_X_BLOCK": coded.block}
     return Build("stream.cu", "stream", tuple(defines.items()))
 
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from math import exp
 
 from blockscale.formats import E2M1, UE4M3, Float, Format
+from blockscale.kernels.matmul.stream.shared_memory import shared_memory
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import multiprocessors
 
 STATIC_SHARED = 2048  # bytes that the kernel has for itself
-_TABLE = 256 * 256  # bytes of one in shared memory
-_ALIGNED = 1024  # where x starts that four warps multiply together
 _BFLOAT16_BITS = 8  # that are significant
 _MOST_ROWS = 128  # the largest tile_m
 
@@ -57,20 +56,10 @@ class Config:
         return -(-problem.n * (2 if problem.gated else 1) // self.weight_rows)
 
     def shared_bytes(self, problem: Problem) -> int:
-        """As the constants of gemm/shape.cuh have it."""
+        """That a launch asks for."""
         format = problem.w_kind.format
-        codes = self.tile_k * 2 * format.element.bits
-        scales = 128 * max(1, self.tile_k // (8 * format.block))
-        stage = self.k_warps * self.tile_m * (2 * self.tile_k + (0 if self.wgmma else 16))
-        stage += self.n_warps * self.k_warps * self.tiles_per_warp * (codes + scales)
-        if self.wgmma:
-            stage = -(-stage // _ALIGNED) * _ALIGNED
         scaled = scales_weights(format, x_dtype(problem), self.tile_m)
-        decoded = 4 * scales * self.k_warps * self.weight_rows // 16 if scaled else 0
-        sums = 4 * self.k_warps * self.tile_m * (self.weight_rows + 8)  # 4 more for each branch
-        zeros = 2 * self.tile_k + 32 if self.tile_m < 8 else 0
-        before = (_ALIGNED if self.wgmma else zeros) + (_TABLE if self.shared_table else 0)
-        return before + max(self.stages * stage + decoded, sums)
+        return shared_memory(self, format, scaled, problem.gated).total
 
 
 def x_dtype(problem: Problem) -> str:

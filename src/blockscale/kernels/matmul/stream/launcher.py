@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from blockscale.kernels.contract import Parts, ReplayLaunch
+from blockscale.kernels.cuda.enums import Activation, Dtype
 from blockscale.kernels.cuda.tables import counted, is_symmetric
 from blockscale.kernels.dequantize.cuda import decode
 from blockscale.kernels.matmul.stream.arguments import (
@@ -24,9 +25,6 @@ from blockscale.kernels.matmul.stream.workspace import workspace
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime.cuda import Function, can_overlap, current_stream, function, matrix_map
-
-_DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
-_ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 
 
 class Launch:
@@ -76,7 +74,7 @@ class Launch:
             n=problem.n,
             k=problem.k,
             groups=problem.groups,
-            out_dtype=_DTYPES[problem.out],
+            out_dtype=Dtype[problem.out.upper()],
         )
         for i, part in enumerate(self._weights):
             arguments.weight[i] = Weight(*map(_address, part), None)
@@ -86,7 +84,7 @@ class Launch:
                 arguments.scale_map[i] = TensorMap.from_buffer_copy(scale_map)
         if problem.gated:
             activation = parse_activation(problem.activation)
-            arguments.activation = _ACTIVATIONS[activation.name]
+            arguments.activation = Activation[activation.name.upper()]
             arguments.alpha, arguments.limit = activation.alpha, activation.limit
         return arguments
 
@@ -106,7 +104,7 @@ class Launch:
         else:
             values, arguments.x, arguments.x_stride = _copyable(x, wgmma)
         arguments.out, (arguments.out_stride, _) = out.data_ptr(), out.stride()
-        arguments.settled = self._is_settled()
+        arguments.weights_unchanged = self._are_unchanged()
         if group_sizes is not None:
             sizes = group_sizes.contiguous()
             arguments.group_sizes = sizes.data_ptr()
@@ -156,9 +154,9 @@ class Launch:
             return None
         kind = self._arguments
         arguments = kind.from_buffer_copy(self._template)
-        arguments.out_stride, arguments.settled = problem.n, self._frozen
+        arguments.out_stride, arguments.weights_unchanged = problem.n, self._frozen
         for dtype in dtypes:
-            arguments.bias_dtype = _DTYPES[dtype_name(dtype)]
+            arguments.bias_dtype = Dtype[dtype_name(dtype).upper()]
         if group_sizes is not None:
             arguments.sizes_are_64_bits = group_sizes.dtype == torch.int64
         bias_at = kind.weight.offset + Weight.bias.offset
@@ -185,7 +183,7 @@ class Launch:
         box = self._config.tile_m, self._config.tile_k // 64
         return matrix_map(index, address, *matrix, *box)
 
-    def _is_settled(self) -> bool:
+    def _are_unchanged(self) -> bool:
         """Whether no kernel that may still run writes the weights."""
         version = 0
         for tensor in self._counted:
@@ -219,7 +217,7 @@ class Launch:
         for weight, bias in zip(arguments.weight, held, strict=False):
             if bias is not None:
                 weight.bias = bias.data_ptr()
-                arguments.bias_dtype = _DTYPES[dtype_name(bias.dtype)]
+                arguments.bias_dtype = Dtype[dtype_name(bias.dtype).upper()]
         return held
 
     def _add_workspace(self, arguments: Arguments | WgmmaArguments, stream: int) -> None:

@@ -1,0 +1,46 @@
+// What every header stands on: integer types, how device functions are declared, and inline PTX.
+//
+// Headers compile for the host as well, where ptx/host.cuh supplies what CUDA declares by itself. A PTX instruction
+// that has no host emulation stops the program there and names the function that needs it.
+#pragma once
+
+namespace bs {
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+typedef u64 TensorMap[16];  // a CUtensorMap
+
+// One of two types.
+template <bool CONDITION, class A, class B>
+struct Either {
+    typedef A Type;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+    typedef B Type;
+};
+
+template <class A, class B>
+struct Same {
+    static constexpr bool VALUE = false;
+};
+template <class A>
+struct Same<A, A> {
+    static constexpr bool VALUE = true;
+};
+
+}  // namespace bs
+
+#ifdef __CUDACC__
+#define BS_DEVICE __device__ __forceinline__
+#define BS_ASM(...) asm volatile(__VA_ARGS__)
+#define BS_ASM_PURE(...) asm(__VA_ARGS__)  // may be moved, merged or dropped: its result depends on its inputs alone
+#else
+#define BS_DEVICE inline
+#define BS_ASM(...) ::bs::host::missing(__func__)
+#define BS_ASM_PURE(...) ::bs::host::missing(__func__)
+#include "ptx/host.cuh"
+#endif

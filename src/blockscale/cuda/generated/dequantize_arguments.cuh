@@ -1,0 +1,24 @@
+// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/dequantize/cuda.py.
+#pragma once
+#include "base.cuh"
+#include "generated/rows.cuh"
+
+namespace bs::rows {
+
+struct DequantizeArguments {
+    Matrices codes;  // [groups, n, bytes]
+    Matrices scales;  // blocked: a row of atoms counts as a row
+    Matrices tensor_scale;  // float32 [groups, n, 1]
+    const float* codebook;
+    Matrices out;  // [groups, n, k], 16-byte aligned rows
+    Rows rows;
+};
+static_assert(sizeof(DequantizeArguments) == 136, "as ctypes has it");
+static_assert(__builtin_offsetof(DequantizeArguments, codes) == 0, "");
+static_assert(__builtin_offsetof(DequantizeArguments, scales) == 24, "");
+static_assert(__builtin_offsetof(DequantizeArguments, tensor_scale) == 48, "");
+static_assert(__builtin_offsetof(DequantizeArguments, codebook) == 72, "");
+static_assert(__builtin_offsetof(DequantizeArguments, out) == 80, "");
+static_assert(__builtin_offsetof(DequantizeArguments, rows) == 104, "");
+
+}  // namespace bs::rows

@@ -1,0 +1,135 @@
+// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/matmul/stream/arguments.py.
+#pragma once
+#include "base.cuh"
+
+namespace bs::gemm {
+
+struct Weight {
+    const u8* codes;
+    const u8* scale;
+    const float* tensor_scale;  // one per group, or null
+    const float* table;  // of a codebook
+    const void* bias;  // [groups, n], or null
+};
+static_assert(sizeof(Weight) == 40, "as ctypes has it");
+static_assert(__builtin_offsetof(Weight, codes) == 0, "");
+static_assert(__builtin_offsetof(Weight, scale) == 8, "");
+static_assert(__builtin_offsetof(Weight, tensor_scale) == 16, "");
+static_assert(__builtin_offsetof(Weight, table) == 24, "");
+static_assert(__builtin_offsetof(Weight, bias) == 32, "");
+
+}  // namespace bs::gemm
+
+namespace bs::gemm {
+
+// Most products read the first 104 bytes alone: two cache lines of 64 bytes.
+struct Arguments {
+    int m;
+    int n;
+    int k;
+    int weights_unchanged;  // no kernel that may still run writes the weights
+    int bias_dtype;
+    int out_dtype;
+    void* out;  // [rows, n]
+    long long out_stride;  // elements from one row to the next
+    const void* x;  // [rows, k]
+    long long x_stride;  // elements, or bytes of codes, from one row to the next
+    const float* x_scale;  // one per row, or null
+    Weight weight[2];  // gate and up, or one
+    int groups;
+    int sizes_are_64_bits;
+    int activation;
+    float alpha;
+    float limit;
+    const u8* x_block_scale;  // where x is codes
+    long long x_block_stride;
+    const void* group_sizes;
+    float* partial;  // sums of the other splits
+    u32* arrivals;  // one counter for each output tile, zero between launches
+};
+static_assert(sizeof(Arguments) == 208, "as ctypes has it");
+static_assert(__builtin_offsetof(Arguments, m) == 0, "");
+static_assert(__builtin_offsetof(Arguments, n) == 4, "");
+static_assert(__builtin_offsetof(Arguments, k) == 8, "");
+static_assert(__builtin_offsetof(Arguments, weights_unchanged) == 12, "");
+static_assert(__builtin_offsetof(Arguments, bias_dtype) == 16, "");
+static_assert(__builtin_offsetof(Arguments, out_dtype) == 20, "");
+static_assert(__builtin_offsetof(Arguments, out) == 24, "");
+static_assert(__builtin_offsetof(Arguments, out_stride) == 32, "");
+static_assert(__builtin_offsetof(Arguments, x) == 40, "");
+static_assert(__builtin_offsetof(Arguments, x_stride) == 48, "");
+static_assert(__builtin_offsetof(Arguments, x_scale) == 56, "");
+static_assert(__builtin_offsetof(Arguments, weight) == 64, "");
+static_assert(__builtin_offsetof(Arguments, groups) == 144, "");
+static_assert(__builtin_offsetof(Arguments, sizes_are_64_bits) == 148, "");
+static_assert(__builtin_offsetof(Arguments, activation) == 152, "");
+static_assert(__builtin_offsetof(Arguments, alpha) == 156, "");
+static_assert(__builtin_offsetof(Arguments, limit) == 160, "");
+static_assert(__builtin_offsetof(Arguments, x_block_scale) == 168, "");
+static_assert(__builtin_offsetof(Arguments, x_block_stride) == 176, "");
+static_assert(__builtin_offsetof(Arguments, group_sizes) == 184, "");
+static_assert(__builtin_offsetof(Arguments, partial) == 192, "");
+static_assert(__builtin_offsetof(Arguments, arrivals) == 200, "");
+
+}  // namespace bs::gemm
+
+namespace bs::gemm {
+
+// Of kernels for which TMA copies x and weights.
+struct alignas(64) WgmmaArguments {
+    TensorMap x_map;
+    TensorMap code_map[2];
+    TensorMap scale_map[2];
+    int m;
+    int n;
+    int k;
+    int weights_unchanged;  // no kernel that may still run writes the weights
+    int bias_dtype;
+    int out_dtype;
+    void* out;  // [rows, n]
+    long long out_stride;  // elements from one row to the next
+    const void* x;  // [rows, k]
+    long long x_stride;  // elements, or bytes of codes, from one row to the next
+    const float* x_scale;  // one per row, or null
+    Weight weight[2];  // gate and up, or one
+    int groups;
+    int sizes_are_64_bits;
+    int activation;
+    float alpha;
+    float limit;
+    const u8* x_block_scale;  // where x is codes
+    long long x_block_stride;
+    const void* group_sizes;
+    float* partial;  // sums of the other splits
+    u32* arrivals;  // one counter for each output tile, zero between launches
+    u8 end[48];
+};
+static_assert(sizeof(WgmmaArguments) == 896, "as ctypes has it");
+static_assert(__builtin_offsetof(WgmmaArguments, x_map) == 0, "");
+static_assert(__builtin_offsetof(WgmmaArguments, code_map) == 128, "");
+static_assert(__builtin_offsetof(WgmmaArguments, scale_map) == 384, "");
+static_assert(__builtin_offsetof(WgmmaArguments, m) == 640, "");
+static_assert(__builtin_offsetof(WgmmaArguments, n) == 644, "");
+static_assert(__builtin_offsetof(WgmmaArguments, k) == 648, "");
+static_assert(__builtin_offsetof(WgmmaArguments, weights_unchanged) == 652, "");
+static_assert(__builtin_offsetof(WgmmaArguments, bias_dtype) == 656, "");
+static_assert(__builtin_offsetof(WgmmaArguments, out_dtype) == 660, "");
+static_assert(__builtin_offsetof(WgmmaArguments, out) == 664, "");
+static_assert(__builtin_offsetof(WgmmaArguments, out_stride) == 672, "");
+static_assert(__builtin_offsetof(WgmmaArguments, x) == 680, "");
+static_assert(__builtin_offsetof(WgmmaArguments, x_stride) == 688, "");
+static_assert(__builtin_offsetof(WgmmaArguments, x_scale) == 696, "");
+static_assert(__builtin_offsetof(WgmmaArguments, weight) == 704, "");
+static_assert(__builtin_offsetof(WgmmaArguments, groups) == 784, "");
+static_assert(__builtin_offsetof(WgmmaArguments, sizes_are_64_bits) == 788, "");
+static_assert(__builtin_offsetof(WgmmaArguments, activation) == 792, "");
+static_assert(__builtin_offsetof(WgmmaArguments, alpha) == 796, "");
+static_assert(__builtin_offsetof(WgmmaArguments, limit) == 800, "");
+static_assert(__builtin_offsetof(WgmmaArguments, x_block_scale) == 808, "");
+static_assert(__builtin_offsetof(WgmmaArguments, x_block_stride) == 816, "");
+static_assert(__builtin_offsetof(WgmmaArguments, group_sizes) == 824, "");
+static_assert(__builtin_offsetof(WgmmaArguments, partial) == 832, "");
+static_assert(__builtin_offsetof(WgmmaArguments, arrivals) == 840, "");
+static_assert(__builtin_offsetof(WgmmaArguments, end) == 848, "");
+
+}  // namespace bs::gemm

@@ -1,0 +1,24 @@
+// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/tensor_scale.py.
+#pragma once
+#include "base.cuh"
+#include "generated/rows.cuh"
+
+namespace bs::rows {
+
+struct TensorScaleArguments {
+    Matrices x;  // [groups, n, k], 16-byte aligned rows
+    Rows rows;
+    u32 units;  // of those that share a tensor scale
+    u32* amax;  // [tensor scales], zeros
+    u32* arrivals;  // [tensor scales], zeros
+    float* out;  // [tensor scales]
+};
+static_assert(sizeof(TensorScaleArguments) == 80, "as ctypes has it");
+static_assert(__builtin_offsetof(TensorScaleArguments, x) == 0, "");
+static_assert(__builtin_offsetof(TensorScaleArguments, rows) == 24, "");
+static_assert(__builtin_offsetof(TensorScaleArguments, units) == 52, "");
+static_assert(__builtin_offsetof(TensorScaleArguments, amax) == 56, "");
+static_assert(__builtin_offsetof(TensorScaleArguments, arrivals) == 64, "");
+static_assert(__builtin_offsetof(TensorScaleArguments, out) == 72, "");
+
+}  // namespace bs::rows

@@ -1,0 +1,36 @@
+// mbarrier: barriers in shared memory that count arrivals of threads and bytes of asynchronous copies.
+#pragma once
+#include "ptx/shared.cuh"
+
+namespace bs::ptx {
+
+BS_DEVICE void mbarrier_init(u32 barrier, int arrivals) {
+    BS_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// By the thread that initialised barriers, after the last one and before copies arrive there or the CTA synchronises.
+BS_DEVICE void mbarrier_init_fence() {
+    BS_ASM("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+BS_DEVICE void mbarrier_arrive(u32 barrier) {
+    BS_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrives, and `bytes` more must come before the phase completes.
+BS_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, int bytes) {
+    BS_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Until the phase of this parity has completed: the first phase has parity 0.
+BS_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
+    u32 complete;
+    do
+        BS_ASM("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(complete)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+    while (!complete);
+}
+
+}  // namespace bs::ptx
