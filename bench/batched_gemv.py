@@ -20,9 +20,10 @@ from bench.problems import PRODUCTS, Product
 from bench.random_weights import random_weight
 from bench.rivals.cuda_read import CudaMemory
 from bench.timing import Call, Clock, copies
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import Device
 
 FORMAT = bs.NVFP4
 WORK = "NVFP4 times NVFP4, one row in each batch"
@@ -30,7 +31,7 @@ SHAPES = tuple(each for each in PRODUCTS if each.verb == "matmul" and each.m == 
 _TOLERANCE = 0.01  # sums in float32, a result in bfloat16
 
 
-def problems(target: str) -> list[Problem]:
+def problems(device: Device) -> list[Problem]:
     return [
         Problem(
             verb="matmul",
@@ -41,7 +42,7 @@ def problems(target: str) -> list[Problem]:
             x=str(Kind(FORMAT, canonical(FORMAT))),
             w=str(Kind(FORMAT, fragments(FORMAT))),
             out="bfloat16",
-            target=target,
+            device=device,
         )
         for each in SHAPES
     ]

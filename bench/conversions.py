@@ -22,6 +22,7 @@ from blockscale import ops
 from blockscale.kernels import KERNELS
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import device_of
 
 FORMAT = bs.NVFP4
 RULES = ("absmax", "four_over_six", "mse")
@@ -87,5 +88,5 @@ def _problem(verb: str, n: int, k: int, rule: str = "") -> Problem:
         x="bfloat16",
         w=str(Kind(FORMAT, canonical(FORMAT))),
         out="uint8" if verb == "quantize" else "bfloat16",
-        target="cpu",
+        device=device_of(torch.device("cpu")),
     )

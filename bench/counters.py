@@ -27,7 +27,7 @@ from bench.machine import commit, describe_gpu
 from bench.random_weights import random_weight
 from bench.results import FOLDER as RUNS
 from bench.results import store_whole
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.cuda.layout import fragments
 
 FOLDER = RUNS / "counters"
 SHAPES = ((28672, 8192), (14336, 4096))

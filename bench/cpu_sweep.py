@@ -27,17 +27,17 @@ from typing import Any
 import torch
 
 from bench.machine import commit, describe_machine
-from bench.sweep import stored_problem
+from bench.sweep import facts_of
 from blockscale.formats import INT8
 from blockscale.formats import format as format_named
-from blockscale.kernels.matmul.cpu import Config, Launch, algorithms
-from blockscale.kernels.repack import CPU_TILES
+from blockscale.kernels.matmul.cpu import Config, algorithms, bind
+from blockscale.kernels.repack.cpu import CPU_TILES
 from blockscale.layouts import canonical
 from blockscale.ops.quantize import run_dequantize
 from blockscale.ops.tuning.agreement import disagreement, tolerance
 from blockscale.ops.tuning.operands import Operands, make_operands
 from blockscale.problem import Kind, Problem
-from blockscale.runtime import ceilings, load_native, native
+from blockscale.runtime import ceilings, device_of, load_native, native
 
 FORMATS = {
     "nvfp4": 5, "kbit4": 4, "mxfp4": 2, "mxfp8": 2, "kbit2": 2, "kbit3": 2, "kbit5": 2,
@@ -79,7 +79,7 @@ def draw_problem(order: random.Random) -> Problem:
             x=str(Kind(INT8, canonical(INT8))) if verb == "int8" else "bfloat16",
             w=str(Kind(format, CPU_TILES)),
             out="bfloat16",
-            target="cpu",
+            device=device_of(torch.device("cpu")),
         )
         weights = problem.weights_read * n * k
         if _LEAST_WEIGHTS <= weights <= _MOST_WEIGHTS and problem.flops <= 2 * _MOST_PRODUCTS:
@@ -103,7 +103,7 @@ def _calls(problem: Problem, isa: str, operands: Operands) -> tuple[dict[str, Ca
         x = plain if config.quantizes_x else operands.rows
         out = torch.full((problem.rows, problem.n), float("nan"), dtype=problem.out_dtype)
         made[algorithm] = [
-            partial(Launch(problem, config, each.weights), x, biases, each.group_sizes, out)
+            partial(bind(problem, config, each.weights), x, biases, each.group_sizes, out)
             for each in operands.ring
         ]
         made[algorithm][0]()
@@ -155,7 +155,7 @@ def _best_rates(threads: int) -> list[float]:
     found = []
     for _ in range(_RATES):
         ceilings.cache_clear()
-        found.append(ceilings(torch.device("cpu"), torch.float32))
+        found.append(ceilings(torch.device("cpu"), torch.float32)[:2])
     return [max(each) for each in zip(*found, strict=True)]
 
 
@@ -185,7 +185,7 @@ def sweep(
             torch.set_num_threads(used)
             for isa in isas:
                 seconds = measure(problem, isa, operands, order)
-                record = [stored_problem(problem), isa, used, seconds]
+                record = [facts_of(problem), isa, used, seconds]
                 if seconds:
                     out.write(json.dumps(record, separators=(",", ":")) + "\n")
                     out.flush()

@@ -18,10 +18,12 @@ NOTHING_STORED = (
 )
 PICTURE = "pictures/gpu_read.png"  # in docs
 _ABSENT = "-"
+_SPEED_SHAPE = (14336, 4096)  # in the README
+SPEED_NAMES = ("NVFP4", "MXFP8", "KBIT4", "humming nvfp4", BASELINE)
 
 
 def gpu_speed() -> str:
-    """For the README: the large layers."""
+    """For the README: one large layer."""
     return speed_tables(newest("cuda"))
 
 
@@ -31,13 +33,15 @@ def gpu_performance() -> str:
 
 
 def speed_tables(runs: Sequence[Run]) -> str:
+    """Of each GPU one large layer."""
     parts = []
     for run in runs:
-        shown = [
-            ratio_table(cases) for shape in CUDA_QUICK_SHAPES if (cases := cases_of(run, shape))
-        ]
-        if shown:
-            parts += [machine(run), *shown]
+        measured = (cases_of(run, shape) for shape in (_SPEED_SHAPE, *CUDA_QUICK_SHAPES))
+        cases = next(filter(None, measured), None)
+        if cases:
+            changed = " with changes" if run.dirty else ""
+            told = f"commit {run.commit[:12] or 'unknown'}{changed}, {run.date[:10]}"
+            parts += [f"{run.machine['gpu']} ({told}):", ratio_table(cases)]
     return "\n\n".join(parts) or NOTHING_STORED
 
 
@@ -75,7 +79,7 @@ def ratio_table(cases: Sequence[Case]) -> str:
     shown = [case for case in cases if case.m in CUDA_QUICK_ROWS]
     first = cases[0]
     headings = [f"{first.n} x {first.k}, M =", *(str(case.m) for case in shown)]
-    return markdown(headings, ratio_rows(shown))
+    return markdown(headings, ratio_rows(shown, SPEED_NAMES))
 
 
 def shape_section(cases: Sequence[Case]) -> str:

@@ -25,9 +25,10 @@ from bench.random_weights import random_weight
 from bench.results import BASELINE
 from bench.rivals.cuda_read import CudaMemory
 from bench.timing import Call, Clock
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.nn.routing import gather_rows, sort_by_expert, sum_of_experts
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import Device
 
 FORMATS = (bs.NVFP4, bs.KBIT4)
 WORK = "Experts: gate and up, activation, down"
@@ -38,13 +39,13 @@ _CHECKED = 3  # experts of a call, of those that have rows
 _TOLERANCE = 0.02
 
 
-def problems(target: str) -> list[Problem]:
+def problems(device: Device) -> list[Problem]:
     """All that is launched here."""
     found = []
     for layer in EXPERT_LAYERS:
         for format in FORMATS:
             for tokens in layer.tokens:
-                found += _problems(layer, format, tokens, target)
+                found += _problems(layer, format, tokens, device)
     return found
 
 
@@ -250,7 +251,7 @@ def _reads(size: int, clock: Clock) -> list[Call]:
     return [CudaMemory(memory, overlap=True).bind(memory) for memory in ring]
 
 
-def _problems(layer: ExpertLayer, format: bs.Format, tokens: int, target: str) -> list[Problem]:
+def _problems(layer: ExpertLayer, format: bs.Format, tokens: int, device: Device) -> list[Problem]:
     facts = {
         "m": tokens * layer.top,
         "groups": layer.experts,
@@ -258,7 +259,7 @@ def _problems(layer: ExpertLayer, format: bs.Format, tokens: int, target: str) -
         "x": "bfloat16",
         "w": str(Kind(format, fragments(format))),
         "out": "bfloat16",
-        "target": target,
+        "device": device,
     }
     gate, _, down = _shapes(layer)
     return [

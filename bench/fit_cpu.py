@@ -21,6 +21,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from bench.cpu_sweep import AGAIN
+from bench.sweep import problem_of
 from blockscale.kernels.matmul.cpu_constants import CONSTANTS, Constants, Machine
 from blockscale.kernels.matmul.cpu_cost import PREDICTED, count, predict, ranked
 from blockscale.problem import Problem
@@ -51,7 +52,7 @@ def read(paths: Iterable[str | Path]) -> list[Timed]:
             again, same = times[AGAIN][0], times[next(iter(times))][0]
             noise = max(again, same) / min(again, same)
             machine = Machine(threads, *rates[str(threads)])
-            found.append(Timed(Problem(**facts), isa, machine, seconds, noise))
+            found.append(Timed(problem_of(facts), isa, machine, seconds, noise))
     return found
 
 

@@ -18,14 +18,13 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from bench.sweep import numbers_of
+from bench.sweep import numbers_of, problem_of
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
-from blockscale.kernels.matmul.stream.cost import Work, cost, count, predict
+from blockscale.kernels.matmul.stream.cost import Work, cost, count, predict, rates_of
 from blockscale.kernels.matmul.stream.exceptions import TABLE, exception_key, read_config
 from blockscale.kernels.matmul.stream.space import ctas_of_busiest, is_legal
 from blockscale.problem import Problem
-from blockscale.runtime.cuda import multiprocessors
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 TARGET = Path(__file__).parents[1] / "src/blockscale/kernels/matmul/stream/constants.py"
@@ -42,6 +41,11 @@ class Timing(NamedTuple):
     relative: float  # to the best of its problem
 
 
+def _predicted(timing: Timing, algorithms: dict[str, Algorithm], shared: Shared) -> float:
+    rates = rates_of(timing.problem.device)
+    return predict(timing.work, algorithms[timing.work.algorithm], shared, rates).microseconds
+
+
 def read(paths: Iterable[str | Path]) -> list[Timing]:
     """Of legal configs without spills, with no more room on an SM than their CTAs take.
 
@@ -51,7 +55,7 @@ def read(paths: Iterable[str | Path]) -> list[Timing]:
     for path in paths:
         for line in Path(path).read_text().splitlines():
             facts, rows = json.loads(line)
-            problem = Problem(**facts)
+            problem = problem_of(facts)
             timed = [
                 (config, microseconds)
                 for numbers, held, spilled, microseconds in rows
@@ -110,11 +114,7 @@ def fit(timings: Sequence[Timing], evaluations: int = 30) -> tuple[dict[str, Alg
     def residuals(vector: Sequence[float]) -> list[float]:
         algorithms, shared = parameters.made(vector)
         errors = [
-            weight
-            * math.log(
-                predict(each.work, algorithms[each.work.algorithm], shared).microseconds
-                / each.microseconds
-            )
+            weight * math.log(_predicted(each, algorithms, shared) / each.microseconds)
             for each, weight in zip(timings, weights, strict=True)
         ]
         kept = [0.03 * (now - before) for now, before in zip(vector, start, strict=True)]
@@ -133,7 +133,7 @@ def judge(
     """Of each problem, how much slower the choice is than the best one measured."""
     chosen: dict[Problem, tuple[float, float]] = {}
     for each in timings:
-        told = predict(each.work, algorithms[each.work.algorithm], shared).microseconds
+        told = _predicted(each, algorithms, shared)
         if each.problem not in chosen or told < chosen[each.problem][0]:
             chosen[each.problem] = told, each.relative
     return [relative for _, relative in chosen.values()]
@@ -178,12 +178,10 @@ def exceptions(timings: Sequence[Timing]) -> list[Any]:
 
 
 def write_exceptions(timings: Sequence[Timing], device: str) -> None:
-    target = timings[0].problem.target
+    measured = timings[0].problem.device
     problems = exceptions(timings)
     rows = ",\n".join("    " + json.dumps(each, separators=(",", ":")) for each in problems)
-    head = (
-        f'{{"device": {json.dumps(device)}, "target": "{target}", "sms": {multiprocessors(target)},'
-    )
+    head = f'{{"device": {json.dumps(device)}, "target": "{measured.arch}", "sms": {measured.sms},'
     TABLE.write_text(f'{head}\n "problems": [\n{rows}\n]}}\n')
 
 

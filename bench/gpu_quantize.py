@@ -20,6 +20,7 @@ from bench.timing import Call, Clock, copies
 from blockscale.layouts import canonical
 from blockscale.numerics import rules_of
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import Device
 
 FORMATS = (bs.NVFP4, bs.MXFP8, bs.KBIT4)
 RULES = ("absmax", "four_over_six", "mse")
@@ -33,7 +34,7 @@ def pairs() -> list[tuple[bs.Format, str]]:
     return [(f, rule) for f in FORMATS for rule in RULES if rule in rules_of(f)]
 
 
-def problems(target: str) -> list[Problem]:
+def problems(device: Device) -> list[Problem]:
     return [
         Problem(
             verb="quantize",
@@ -44,7 +45,7 @@ def problems(target: str) -> list[Problem]:
             x="bfloat16",
             w=str(Kind(format, canonical(format))),
             out="uint8",
-            target=target,
+            device=device,
         )
         for format, rule in pairs()
         for m in (SIDE, _CHECKED_ROWS)

@@ -24,13 +24,14 @@ from statistics import median
 from typing import Any
 
 from blockscale.formats import format as format_named
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul.stream.build import builds
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.cost import cost
 from blockscale.kernels.matmul.stream.exceptions import read_config
 from blockscale.kernels.matmul.stream.space import every_config
-from blockscale.kernels.prepared import fragments
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import Device, gpu
 from blockscale.runtime.cuda import cubin
 
 FORMATS = {
@@ -82,7 +83,7 @@ def draw_problem(order: random.Random) -> Problem:
         x="bfloat16",
         w=str(Kind(format, fragments(format))),
         out="bfloat16",
-        target="sm_90",
+        device=gpu("sm_90"),
     )
 
 
@@ -103,21 +104,30 @@ def draw(seed: int, problems: int, best: int, others: int) -> Plan:
     return plan
 
 
-def stored_problem(problem: Problem) -> dict[str, Any]:
-    return {each.name: getattr(problem, each.name) for each in fields(problem)}
+def facts_of(problem: Problem) -> dict[str, Any]:
+    """As files hold them: a device by its architecture, whose GPU the file's name tells."""
+    facts = {each.name: getattr(problem, each.name) for each in fields(problem)}
+    del facts["device"]
+    return facts | {"target": problem.target}
+
+
+def problem_of(facts: dict[str, Any]) -> Problem:
+    rest, target = dict(facts), facts["target"]
+    del rest["target"]
+    device = Device(name="cpu", arch="cpu") if target == "cpu" else gpu(target)
+    return Problem(**rest, device=device)
 
 
 def write_plan(plan: Plan, path: Path) -> None:
     listed = [
-        (stored_problem(problem), [numbers_of(each) for each in configs])
-        for problem, configs in plan
+        (facts_of(problem), [numbers_of(each) for each in configs]) for problem, configs in plan
     ]
     path.write_text(json.dumps(listed))
 
 
 def read_plan(path: Path) -> Plan:
     return [
-        (Problem(**facts), [read_config(each) for each in listed])
+        (problem_of(facts), [read_config(each) for each in listed])
         for facts, listed in json.loads(path.read_text())
     ]
 
@@ -194,7 +204,7 @@ def _measure(problem: Problem, configs: list[Config], device: Any, skipped: list
     whose results agree."""
     import torch
 
-    from blockscale.kernels.matmul.stream.launcher import Launch
+    from blockscale.kernels.matmul.stream.product import Product
     from blockscale.ops.tuning.agreement import disagreement, tolerance
     from blockscale.ops.tuning.operands import make_operands
     from blockscale.runtime.cuda import GraphStopwatch
@@ -211,7 +221,7 @@ def _measure(problem: Problem, configs: list[Config], device: Any, skipped: list
             continue
         out = torch.full(shape, float("nan"), dtype=dtype, device=device)
         try:
-            launches = [Launch(problem, config, entry.weights, frozen=True) for entry in ring]
+            launches = [Product(problem, config, entry.weights, frozen=True) for entry in ring]
             launches[0](x, biases, ring[0].group_sizes, out)
             torch.cuda.current_stream().synchronize()
             held[number] = launches[0].held, launches[0].spilled
@@ -231,7 +241,7 @@ def _measure(problem: Problem, configs: list[Config], device: Any, skipped: list
         [numbers_of(configs[number]), *held[number], round(1e6 * median(samples), 3)]
         for number, samples in _samples(watches).items()
     ]
-    return [stored_problem(problem), rows]
+    return [facts_of(problem), rows]
 
 
 def numbers_of(config: Config) -> list[int]:

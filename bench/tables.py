@@ -14,6 +14,7 @@ from bench.timing import Spread
 
 SPEED_SHAPES = ((14336, 4096), (4096, 4096))  # in the README
 SPEED_ROWS = (1, 4, 16, 64)
+SPEED_NAMES = ("NVFP4", "NVFP4, int8 x", "KBIT4", "torch int4", BASELINE)
 NOTHING_STORED = (
     "No measurement is stored yet: `make bench` makes one, and `python docs/generate.py` puts it "
     "here."
@@ -46,8 +47,8 @@ def speed_tables(runs: Sequence[Run]) -> str:
         if not any(cases):
             continue
         headings = [f"{n} x {k}, M={m}" if m == SPEED_ROWS[0] else str(m) for (n, k), m in wanted]
-        table = markdown([_CORNER, *headings], ratio_rows(cases))
-        parts += [machine(run), table, left_out(run.missing, [case for case in cases if case])]
+        rows = ratio_rows(cases, SPEED_NAMES)
+        parts += [where(run), markdown([_CORNER, *headings], rows)]
     return "\n\n".join(filter(None, parts)) or NOTHING_STORED
 
 
@@ -60,6 +61,15 @@ def performance_tables(runs: Sequence[Run]) -> str:
         absent = {**run.missing, **run.skipped}
         parts += [conversion_table(run.conversions), slower(run.cases), left_out(absent, run.cases)]
     return "\n\n".join(filter(None, parts)) or NOTHING_STORED
+
+
+def where(run: Run) -> str:
+    """Shortly."""
+    facts, changed = run.machine, " with changes" if run.dirty else ""
+    return (
+        f"{facts['cpu']}, {facts['threads']} threads, {run.settings['native']} (commit "
+        f"{run.commit[:12] or 'unknown'}{changed}, {run.date[:10]}):"
+    )
 
 
 def machine(run: Run) -> str:
@@ -88,10 +98,11 @@ def shape_section(cases: Sequence[Case]) -> str:
     return f"{title}\n\n{markdown(headings, rows)}"
 
 
-def ratio_rows(cases: Sequence[Case | None]) -> list[list[str]]:
-    """A row for each of ours and of the others, a column for each case."""
-    rows = []
-    for name in _names(cases):
+def ratio_rows(cases: Sequence[Case | None], names: Sequence[str] | None = None) -> list[list[str]]:
+    """A row for each of ours and of the others, a column for each case; of some names only, in
+    their order."""
+    rows, there = [], _names(cases)
+    for name in there if names is None else [each for each in names if each in there]:
         entries = [case.entry(name) if case else None for case in cases]
         ours = any(entry.role == "ours" for entry in entries if entry)
         rows.append([f"**{name}**" if ours else name, *map(_cell, entries)])

@@ -28,7 +28,7 @@ from bench.machine import commit, describe_gpu, describe_machine, versions
 from bench.measurements import FOLDER, Measurement, Report
 from bench.results import TIMED
 from bench.rivals.blockscale_cuda import compilations_of
-from blockscale.runtime import target_of
+from blockscale.runtime import Device, device_of
 
 WORKS = {
     "host": host_cost,
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = _begin(arguments)
     path = arguments.out or FOLDER / _file_name(report)
     works = [WORKS[name] for name in arguments.works]
-    _compile(works, target_of(clock.device))
+    _compile(works, device_of(clock.device))
     console.print(f"{report.machine['gpu']}; compiled after {time.perf_counter() - begin:.0f} s")
     with torch.no_grad():
         for work in works:
@@ -87,9 +87,9 @@ def shown(line: Measurement) -> str:
     return ", ".join(parts)
 
 
-def _compile(works: Sequence[ModuleType], target: str) -> None:
+def _compile(works: Sequence[ModuleType], device: Device) -> None:
     """What fails here fails again where it is used, and is reported there."""
-    problems = [problem for work in works for problem in work.problems(target)]
+    problems = [problem for work in works for problem in work.problems(device)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for future in [pool.submit(job) for job in compilations_of(problems)]:
             with suppress(Exception):

@@ -1,11 +1,8 @@
 """The tables of docs/coverage.md: which kernel takes which format for which verb on which device.
 
-Every registered kernel is asked, by `refuses`, about example problems for each device class. A
-kernel takes a format where it takes one of the examples: weights as they are stored or as `prepare`
-lays them out, one row of x or 256, plain or quantised to the same format.
-
-Kernels also refuse where this installation lacks what they need, which says nothing of the kernel:
-the tables are made where there are the native library and NVRTC.
+Every registered kernel is asked, by `refuses`, about example problems for a CPU and for GPUs that
+need not be here. A kernel takes a format where it takes one of the examples: weights as they are
+stored or as `prepare` lays them out, one row of x or 256, plain or quantised to the same format.
 """
 
 from __future__ import annotations
@@ -13,28 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+import torch
+
 from blockscale.formats import CATALOGUE, Format
 from blockscale.kernels import KERNELS, Kernel
 from blockscale.layouts import canonical
-from blockscale.ops import prepared_layout
+from blockscale.ops import example, prepared_layout
 from blockscale.problem import Kind, Problem
-from blockscale.runtime import load_native
-from blockscale.runtime.cuda import load_nvrtc
+from blockscale.runtime import Device, device_of, gpu, load_native
 
-# Device class -> the target that stands for it.
-TARGETS = {
-    "cpu": "cpu",
-    "sm_80": "sm_80",
-    "sm_90": "sm_90a",
-    "sm_100": "sm_100a",
-    "sm_120": "sm_120a",
-}
+# Device class -> the GPU that stands for it.
+_GPUS = {"sm_80": "a100", "sm_90": "h200", "sm_100": "b200", "sm_120": "rtx5090"}
 _N = _K = 4096
+
+
+def _devices() -> dict[str, Device]:
+    return {"cpu": device_of(torch.device("cpu")), **{arch: gpu(_GPUS[arch]) for arch in _GPUS}}
 
 
 def missing() -> str | None:
     """Why the tables cannot be made here."""
-    return next((each for each in (load_native(), load_nvrtc()) if isinstance(each, str)), None)
+    native = load_native()
+    return native if isinstance(native, str) else None
 
 
 def coverage_tables() -> str:
@@ -45,23 +42,25 @@ def _table(verb: str, kernels: tuple[Kernel, ...]) -> str:
     lines = [
         f"## {verb}",
         "",
-        f"| kernel | {' | '.join(TARGETS)} |",
-        "|---|" + "---|" * len(TARGETS),
+        f"| kernel | cpu | {' | '.join(_GPUS)} |",
+        "|---|---|" + "---|" * len(_GPUS),
     ]
     for kernel in kernels:
-        cells = [_taken(kernel, verb, target) for target in TARGETS.values()]
-        lines.append(f"| `{kernel.__name__.rpartition('.')[2]}` | {' | '.join(cells)} |")
+        cells = [_taken(kernel, verb, device) for device in _devices().values()]
+        lines.append(f"| `{kernel.NAME}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _taken(kernel: Kernel, verb: str, target: str) -> str:
+def _taken(kernel: Kernel, verb: str, device: Device) -> str:
     """The formats, shortly."""
+    asked = {name: list(_examples(verb, CATALOGUE[name], device)) for name in CATALOGUE}
+    asked = {name: problems for name, problems in asked.items() if problems}
     names = [
         name
-        for name, format in CATALOGUE.items()
-        if any(kernel.refuses(each) is None for each in examples(verb, format, target))
+        for name, problems in asked.items()
+        if any(kernel.refuses(each) is None for each in problems)
     ]
-    left_out = [name for name in CATALOGUE if name not in names]
+    left_out = [name for name in asked if name not in names]
     if not left_out:
         return "all"
     if not names:
@@ -69,26 +68,12 @@ def _taken(kernel: Kernel, verb: str, target: str) -> str:
     return f"all but {', '.join(left_out)}" if len(left_out) < len(names) else ", ".join(names)
 
 
-def examples(verb: str, format: Format, target: str) -> Iterator[Problem]:
+def _examples(verb: str, format: Format, device: Device) -> Iterator[Problem]:
     """Problems of the verb, such as a decoding step and a prompt have."""
-    layouts = {canonical(format), prepared_layout(format, target)}
-    is_product = verb.endswith("matmul")
+    layouts = {canonical(format), prepared_layout(format, device)}
+    quantised = str(Kind(format, canonical(format)))
     for layout, m in product(sorted(layouts, key=str), (1, 256)):
-        kind = str(Kind(format, layout))
-        quantised_x = str(Kind(format, canonical(format)))
-        for x in ("bfloat16", quantised_x) if is_product else ("bfloat16",):
-            yield Problem(
-                verb=verb,
-                m=m,
-                n=_N,
-                k=_K,
-                groups=8 if verb.startswith("grouped") else 1,
-                ragged=verb.startswith("grouped"),
-                gated="gated" in verb,
-                activation="silu" if "gated" in verb else "",
-                rule="absmax" if verb == "quantize" else "",
-                x=x,
-                w=kind,
-                out="bfloat16",
-                target=target,
-            )
+        for x in ("bfloat16", quantised) if verb.endswith("matmul") else ("bfloat16",):
+            found = example(verb, format, device, m=m, n=_N, k=_K, x=x, layout=layout)
+            if found is not None:
+                yield found

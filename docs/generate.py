@@ -16,8 +16,9 @@ from typing import Any
 from typer.main import get_command
 
 from blockscale import cli
-from blockscale.formats import CATALOGUE
-from blockscale.runtime import VARIABLES
+from blockscale.formats import CATALOGUE, NVFP4
+from blockscale.ops import example, explain
+from blockscale.runtime import VARIABLES, gpu
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # bench and docs are not installed
@@ -36,7 +37,15 @@ PAGES = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / name
-        for name in ("performance.md", "models.md", "reliability.md", "compat.md", "coverage.md")
+        for name in (
+            "formats.md",
+            "cli.md",
+            "performance.md",
+            "models.md",
+            "reliability.md",
+            "compat.md",
+            "coverage.md",
+        )
     ),
 ]
 COVERAGE = ROOT / "docs" / "coverage.md"  # asks kernels, some of which are not built everywhere
@@ -62,6 +71,14 @@ def formats() -> str:
         ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def explained() -> str:
+    """What `blockscale explain 1 14336 4096 --gpu h200` prints."""
+    problem = example("matmul", NVFP4, gpu("h200"), n=14336, k=4096)
+    if problem is None:
+        raise RuntimeError("NVFP4 has products")
+    return f"```text\n{explain(problem)}\n```"
 
 
 def environment() -> str:
@@ -112,6 +129,7 @@ def faults() -> str:
 GENERATORS = {
     "formats": formats,
     "environment": environment,
+    "explained": explained,
     "commands": commands,
     "speed": speed,
     "performance": performance,

@@ -14,15 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import blockscale as bs
 from blockscale import ops
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import stream
-from blockscale.kernels.matmul.stream import launcher as stream_launch
+from blockscale.kernels.matmul.stream import product as stream_product
 from blockscale.kernels.matmul.stream.space import every_config
-from blockscale.kernels.prepared import fragments
 from blockscale.ops import plan as plans
 from blockscale.ops import replay
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import load_replay, torch_private
+from blockscale.runtime import gpu, load_replay, torch_private
 from blockscale.runtime.cuda import functions
 from blockscale.runtime.cuda.driver import LaunchAttribute, LaunchConfig
 from blockscale.tensor import plan_cache
@@ -50,7 +50,7 @@ class Machine:
         self.entry = LAUNCH(self._launch)
         monkeypatch.setattr(torch_private, "current_device", lambda: self.device)
         monkeypatch.setattr(torch_private, "raw_stream", lambda index: self.stream)
-        monkeypatch.setattr(stream_launch, "function", self._function)
+        monkeypatch.setattr(stream_product, "function", self._function)
         chosen = lru_cache(maxsize=None)(lambda problem: self.choice)
         self.forget_choices = chosen.cache_clear
         monkeypatch.setattr(plans, "choose", chosen)
@@ -96,7 +96,7 @@ class Machine:
             x=dtype_name(x.dtype),
             w=str(Kind(q.format, q.layout)),
             out=dtype_name(x.dtype),
-            target="sm_90",
+            device=gpu("sm_90"),
         )
         several_turns = replace(problem, m=16)  # of more rows than `mma` is chosen for
         every = (*every_config(problem), *every_config(several_turns))
@@ -104,9 +104,9 @@ class Machine:
         self.choice = ops.Choice(stream, config, "by rule")
         parts = tuple(as_groups(each.operand) for each in weights)
         frozen = all(each.frozen for each in weights)
-        launch = stream.Launch(problem, config, parts, frozen)
+        launch = stream.bind(problem, config, parts, frozen)
         launch._device = torch.device("cuda", 0)
-        launch._overlaps = True
+        launch._pdl = True
         self.size = len(launch._template)
         tensors = tuple(tensor for each in weights for tensor in each.tensors)
         plan = ops.Plan(

@@ -60,7 +60,8 @@ class Preferring:
 
     def __init__(self, algorithm, kernel):
         self.NAME, self.algorithm = kernel.NAME, algorithm
-        self.refuses, self.launch, self.every = kernel.refuses, kernel.launch, kernel.configs
+        self.reads, self.refuses, self.bind = kernel.reads, kernel.refuses, kernel.bind
+        self.every = kernel.configs
 
     def configs(self, problem):
         return sorted(self.every(problem), key=lambda config: config.algorithm != self.algorithm)

@@ -15,9 +15,9 @@ from bench.random_weights import random_weight
 from bench.rivals.contract import Prepared, Rival
 from bench.timing import Call
 from blockscale import ops
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.problem import Kind, Problem
-from blockscale.runtime import target_of
+from blockscale.runtime import Device, device_of
 from blockscale.runtime.cuda import Build, cubin, cuda_refusal, is_cached
 
 
@@ -32,7 +32,7 @@ class BlockscaleCuda(Rival):
         return self.format.name.upper()
 
     def missing(self) -> str:
-        return cuda_refusal(_target()) or ""
+        return cuda_refusal(_device()) or ""
 
     def compilations(
         self, shapes: Sequence[tuple[int, int]], rows: Sequence[int]
@@ -58,7 +58,7 @@ def product(format: bs.Format, m: int, n: int, k: int) -> Problem:
         x="bfloat16",
         w=str(Kind(format, fragments(format))),
         out="bfloat16",
-        target=_target(),
+        device=_device(),
     )
 
 
@@ -72,7 +72,7 @@ def decoding(format: bs.Format, n: int, k: int) -> Problem:
         x="float32",
         w=str(Kind(format, fragments(format))),
         out="float32",
-        target=_target(),
+        device=_device(),
     )
 
 
@@ -81,12 +81,12 @@ def compilations_of(problems: Sequence[Problem]) -> list[Callable[[], object]]:
     builds: dict[Build, None] = {}
     for problem in problems:
         builds.update(dict.fromkeys(ops.builds(problem)))
-    target = _target()
+    target = _device().arch
     return [partial(cubin, build, target) for build in builds if not is_cached(build, target)]
 
 
-def _target() -> str:
-    return target_of(torch.device("cuda", 0))
+def _device() -> Device:
+    return device_of(torch.device("cuda", 0))
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from torch import Tensor
 
 from bench.rivals.contract import Prepared, Rival
 from bench.timing import Call
-from blockscale.runtime import target_of
+from blockscale.runtime import device_of
 from blockscale.runtime.cuda import (
     Build,
     cubin,
     cuda_refusal,
     current_stream,
     function,
-    multiprocessors,
 )
 
 SOURCE = Path(__file__).parents[1] / "read.cu"
@@ -50,12 +49,12 @@ class CudaRead(Rival):
         return f"read of {self.bits:g} bits" + ("" if self.overlap else ", alone")
 
     def missing(self) -> str:
-        return cuda_refusal(target_of(torch.device("cuda", 0))) or ""
+        return cuda_refusal(device_of(torch.device("cuda", 0))) or ""
 
     def compilations(
         self, shapes: Sequence[tuple[int, int]], rows: Sequence[int]
     ) -> list[Callable[[], object]]:
-        return [partial(cubin, build(self.overlap), target_of(torch.device("cuda", 0)))]
+        return [partial(cubin, build(self.overlap), device_of(torch.device("cuda", 0)).arch)]
 
     def prepare(self, w: Tensor) -> CudaMemory:
         units = -(-round(w.numel() * self.bits) // (8 * _WIDTH))
@@ -88,7 +87,7 @@ class CudaMemory(Prepared):
         kernel = function(build(self.overlap), device)
         first = self.memory.data_ptr()
         arguments = Arguments(first, self.nbytes // _WIDTH, first, 0)
-        grid = min(_BLOCKS * multiprocessors(target_of(device)), -(-self.nbytes // _WIDTH))
+        grid = min(_BLOCKS * device_of(device).sms, -(-self.nbytes // _WIDTH))
         return lambda: kernel.launch(
             (grid, 1, 1), _THREADS, 0, current_stream(device), arguments, self.overlap
         )

@@ -10,6 +10,7 @@ import torch
 
 from blockscale.formats import Format, parse_spec
 from blockscale.layouts import Layout, layout
+from blockscale.runtime import Device
 
 
 class Kind(NamedTuple):
@@ -28,6 +29,9 @@ def parse_kind(text: str) -> Kind:
     return Kind(parse_spec(spec), layout(place))
 
 
+_CONVERSIONS = ("quantize", "dequantize", "repack")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
     """One call. Formats are strings, so that a Problem is hashable, printable and storable.
@@ -36,8 +40,10 @@ class Problem:
               `ragged` groups of rows belong to `groups` experts
     weighted  of quantize: squared errors have an importance for each column
     deterministic  bits must not depend on the number of threads
-    x, w      "bfloat16" for a plain tensor, or the kind of a quantised one; for quantize and
-              dequantize, x is the plain tensor [m, k] and w the quantised one
+    derives   of quantize: tensor scales are chosen by the kernel, one per row, and written
+    x, w      "bfloat16" for a plain tensor, or the kind of a quantised one. Of quantize,
+              dequantize and tensor_scale, x is the plain tensor [m, k] and w the quantised one; of
+              repack, x is what there is and w what it becomes
     """
 
     verb: str
@@ -51,11 +57,12 @@ class Problem:
     activation: str = ""
     rule: str = ""
     weighted: bool = False
+    derives: bool = False
     deterministic: bool = False
     x: str
     w: str
     out: str
-    target: str
+    device: Device
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Problem) and self._facts == other._facts
@@ -82,6 +89,11 @@ class Problem:
         return parse_kind(self.w)
 
     @property
+    def target(self) -> str:
+        """What is compiled for: "sm_90", or "cpu"."""
+        return self.device.arch
+
+    @property
     def out_dtype(self) -> torch.dtype:
         return dtype_named(self.out)
 
@@ -98,15 +110,17 @@ class Problem:
     @property
     def bytes(self) -> int:
         """The fewest bytes that cross memory: every operand read once, the result written once."""
-        if self.verb in ("quantize", "dequantize"):
+        if self.verb in _CONVERSIONS:
             return round(self.m * self.k * (_bits(self.x) + _bits(self.w)) / 8)
+        if self.verb == "tensor_scale":
+            return round(self.m * self.k * _bits(self.x) / 8)
         wide, narrow = (self.n, self.k) if self.verb == "input_grad" else (self.k, self.n)
         moved = self.rows * (wide * _bits(self.x) + narrow * _bits(self.out))
         return round((moved + self.weights_read * self.n * self.k * _bits(self.w)) / 8)
 
     @property
     def flops(self) -> int:
-        if self.verb in ("quantize", "dequantize"):
+        if self.verb in (*_CONVERSIONS, "tensor_scale"):
             return 0
         return 2 * self.rows * self.n * self.k * (2 if self.gated else 1)
 

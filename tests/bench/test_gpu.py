@@ -22,8 +22,9 @@ from bench.rivals.contract import Rival
 from bench.rivals.cuda_read import build
 from bench.rivals.humming import ranges
 from bench.timing import CpuClock
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.layouts import canonical
+from blockscale.runtime import device_of, gpu
 
 SMALL = ExpertLayer(model="small", experts=8, top=2, hidden=64, inner=32)
 
@@ -73,7 +74,8 @@ def test_rivals_can_be_left_out():
 
 
 def test_ours_pass_the_check_in_the_layout_of_gpus(monkeypatch):
-    monkeypatch.setattr("bench.rivals.blockscale_cuda._target", lambda: "cpu")
+    cpu = device_of(torch.device("cpu"))
+    monkeypatch.setattr("bench.rivals.blockscale_cuda._device", lambda: cpu)
     rivals = [TorchLinear(torch.bfloat16), *map(BlockscaleCuda, FORMATS)]
     (case,) = contest(48, 256, [3], rivals, SmallRings(), 1e-4)
     for entry in case.entries:
@@ -193,7 +195,7 @@ def test_the_check_of_quantising():
 
 @pytest.mark.parametrize("work", [experts, batched_gemv, gpu_quantize])
 def test_what_is_compiled_beforehand_are_real_problems(work):
-    for problem in work.problems("sm_90"):
+    for problem in work.problems(gpu("sm_90")):
         assert problem.target == "sm_90"
         assert str(problem)
 

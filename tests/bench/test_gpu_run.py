@@ -14,6 +14,7 @@ from bench.problems import ExpertLayer, Product
 from bench.results import BASELINE, FAILED, TIMED, load
 from bench.timing import CpuClock
 from bench.verbs_tables import verbs_tables
+from blockscale.runtime import device_of
 
 MACHINE = {
     "gpu": "Example GPU",
@@ -35,8 +36,9 @@ def _no_gpu_needed(monkeypatch):
     monkeypatch.setattr(verbs, "CudaClock", InPlaceOfGpu)
     for module in (run, verbs):
         monkeypatch.setattr(module, "describe_gpu", lambda: MACHINE)
-    monkeypatch.setattr(verbs, "target_of", lambda device: "cpu")
-    monkeypatch.setattr("bench.rivals.blockscale_cuda._target", lambda: "cpu")
+    cpu = device_of(torch.device("cpu"))
+    monkeypatch.setattr(verbs, "device_of", lambda device: cpu)
+    monkeypatch.setattr("bench.rivals.blockscale_cuda._device", lambda: cpu)
     monkeypatch.setattr("bench.rivals.blockscale_cuda.BlockscaleCuda.missing", lambda self: "")
     monkeypatch.setattr("bench.rivals.cuda_read.CudaRead.missing", lambda self: "")
     monkeypatch.setattr("bench.experts.l2_bytes", lambda device: 1000)

@@ -107,16 +107,16 @@ def test_the_ceiling_is_the_fastest_read(run):
 def test_the_readme_table(run):
     text = tables.speed_tables([run])
     assert "| **NVFP4** | - | - | - | - | 4.00 | 4.00 | - | - |" in text
-    assert "| **KBIT5** | - | - | - | - | 0.50 | 0.50 | - | - |" in text
     assert "| torch int4 | - | - | - | - | wrong | - | - | - |" in text
-    assert "Example 9000 (x86_64), 2 threads on 8 cores; instruction sets avx2, fma;" in text
-    assert "commit 0123456789ab, 2030-01-02" in text
-    assert "- bitsandbytes nf4: ModuleNotFoundError" in text
+    assert "Example 9000, 2 threads, avx2 (commit 0123456789ab, 2030-01-02):" in text
+    assert "KBIT5" not in text  # of five rows, it is none
     assert "28672" not in text
 
 
 def test_the_full_tables(run):
     text = tables.performance_tables([run])
+    assert "Example 9000 (x86_64), 2 threads on 8 cores; instruction sets avx2, fma;" in text
+    assert "- bitsandbytes nf4: ModuleNotFoundError" in text
     assert "#### 4096 x 4096 (Llama 3 8B q and o)" in text
     assert "| times torch bfloat16 | M=1 | M=4 | % of read at M=1 |" in text
     assert "| **NVFP4** | 4.00 | 4.00 | 50 |" in text

@@ -156,8 +156,8 @@ def test_a_shape_beyond_memory_is_skipped_by_name(monkeypatch, capsys):
 def test_the_reference_alone_is_left_for_a_while(monkeypatch):
     every = KERNELS["quantize"]
     asked = []
-    real = every[-1].launch
-    monkeypatch.setattr(every[-1], "launch", lambda *args: asked.append(1) or real(*args))
+    real = every[-1].bind
+    monkeypatch.setattr(every[-1], "bind", lambda *args: asked.append(1) or real(*args))
     with only_reference("quantize"):
         assert KERNELS["quantize"] == every[-1:]
         bs.quantize(torch.randn(2, 16), bs.NVFP4)

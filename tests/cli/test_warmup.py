@@ -12,7 +12,9 @@ import blockscale as bs
 from blockscale import cli, ops
 from blockscale.checkpoint import Checkpoint
 from blockscale.cli.products import Products
-from blockscale.kernels import KERNELS
+from blockscale.kernels import KERNELS, Config, FunctionLaunch
+from blockscale.kernels.cuda.layout import fragments
+from blockscale.runtime import device_of, gpu
 from blockscale.runtime.cuda import Build, CompilationError, cuda_refusal, is_cached, load_nvrtc
 from checkpoint.models import llama, write_model
 
@@ -52,11 +54,13 @@ def kernel(tmp_path, monkeypatch):
         source=Path(source),
         build=build,
         refuses=lambda problem: (
-            cuda_refusal(problem.target) or ("m > 8" if problem.m > 8 else None)
+            cuda_refusal(problem.device) or ("m > 8" if problem.m > 8 else None)
         ),
-        configs=lambda problem: [None],
-        launch=None,
-        builds=lambda problem: [build(problem.m)],
+        configs=lambda problem: [Config()],
+        reads=lambda described, device: fragments(described),
+        bind=lambda problem, config, weights=(), frozen=False: FunctionLaunch(
+            None, builds=lambda: [build(problem.m)]
+        ),
     )
     for verb in KERNELS:
         monkeypatch.setitem(KERNELS, verb, (made, KERNELS[verb][-1]))
@@ -93,7 +97,7 @@ def test_what_cannot_be_done_is_said(model, kernel, tmp_path, monkeypatch):
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="sees no CUDA device"):
             run(model)
-    with pytest.raises(RuntimeError, match="warmup for cpu: no CUDA device"):
+    with pytest.raises(RuntimeError, match="runs on NVIDIA GPUs; this is cpu"):
         run(model, "--device", "cpu")
     for rows in ("", "0", "1,x", "1,,2"):
         with pytest.raises(ValueError, match="give numbers of rows such as 1,2,4"):
@@ -108,14 +112,16 @@ def test_what_cannot_be_done_is_said(model, kernel, tmp_path, monkeypatch):
 
 
 def test_a_kernel_that_is_not_compiled_at_run_time_needs_nothing(model):
-    problems = Products((1, 4), "bfloat16", "silu", "cpu").of(Checkpoint(model))
+    problems = Products((1, 4), "bfloat16", "silu", device_of(torch.device("cpu"))).of(
+        Checkpoint(model)
+    )
     assert len(problems) == 8
-    assert [ops.builds(problem) for problem in problems] == [[]] * 8
+    assert [ops.builds(problem) for problem in problems] == [()] * 8
 
 
 def products_of(tmp_path, tensors):
     bs.save(tensors, tmp_path / "checkpoint")
-    return Products((3,), "float16", "silu", "sm_90").of(Checkpoint(tmp_path / "checkpoint"))
+    return Products((3,), "float16", "silu", gpu("sm_90")).of(Checkpoint(tmp_path / "checkpoint"))
 
 
 def test_a_linear_layer_is_a_product(tmp_path):
@@ -128,7 +134,7 @@ def test_a_linear_layer_is_a_product(tmp_path):
         ("matmul", 3, 32, 64, False),
     ]
     assert {each.x for each in found} == {each.out for each in found} == {"float16"}
-    assert {each.w_kind.layout for each in found} == {ops.prepared_layout(bs.MXFP4, "sm_90")}
+    assert {each.w_kind.layout for each in found} == {ops.prepared_layout(bs.MXFP4, gpu("sm_90"))}
 
 
 GATED = ("grouped_gated_matmul", 3, 32, 64, 4, True)

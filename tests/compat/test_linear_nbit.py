@@ -7,7 +7,7 @@ import torch
 
 import blockscale as bs
 from blockscale import compat, ops
-from blockscale.runtime import target_of
+from blockscale.runtime import device_of
 from blockscale.tensor import QTensor
 
 
@@ -23,7 +23,7 @@ def test_it_runs_the_kernel_of_a_prepared_weight(layer, k):
     x = torch.randn(1, 64)
     assert torch.equal(quantized(x), twin(x))
     weight = quantized.weight
-    assert weight.layout == ops.prepared_layout(weight.format, target_of(weight.device))
+    assert weight.layout == ops.prepared_layout(weight.format, device_of(weight.device))
     ours, theirs = bs.explain(x, weight), bs.explain(x, twin.weight)
     assert (ours.kernel, ours.choice.config) == (theirs.kernel, theirs.choice.config)
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.prepared import fragments
-from blockscale.runtime.cuda import Build, can_overlap, current_stream, function
-from blockscale.runtime.target import target_of
+from blockscale.kernels.cuda.layout import fragments
+from blockscale.runtime import device_of
+from blockscale.runtime.cuda import Build, current_stream, function
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 SOURCE = str(Path(__file__).parent / "sources" / "slow_writer.cu")
 N, K, EXPERTS = 512, 2048, 4
 NANOSECONDS = 5_000_000  # far longer than the host needs for the next launch
-OVERLAPS = torch.cuda.is_available() and can_overlap(target_of(torch.device("cuda", 0)))
+OVERLAPS = torch.cuda.is_available() and device_of(torch.device("cuda", 0)).pdl
 needs_overlap = pytest.mark.skipif(not OVERLAPS, reason="no programmatic dependent launch")
 
 

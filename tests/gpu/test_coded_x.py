@@ -73,7 +73,8 @@ def test_every_config(coded, w_format, m):
         for splits, cluster in {(1, False), (2, False), (2, True), (5, True)}:
             out = torch.full((m, 130), float("nan"), dtype=torch.bfloat16, device="cuda")
             chosen = replace(config, splits=splits, cluster=cluster)
-            stream.launch(problem, chosen, rows, (as_groups(w.operand),), (None,), None, out)
+            launch = stream.bind(problem, chosen, (as_groups(w.operand),))
+            launch(rows, (None,), None, out)
             check(
                 out.cpu(), exact(x), exact(q), torch.bfloat16, torch.bfloat16, roundings=roundings
             )

@@ -9,19 +9,17 @@ import torch
 import blockscale as bs
 from blockscale.formats import CATALOGUE, MXFP4, NVFP4
 from blockscale.kernels import Parts
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda as cuda_dequantize
 from blockscale.kernels.dequantize import reference as defined_dequantize
-from blockscale.kernels.prepared import fragments
 from blockscale.kernels.quantize import cuda as cuda_quantize
 from blockscale.kernels.quantize import reference as defined_quantize
-from blockscale.kernels.repack_fragments import pack_fragments
-from blockscale.kernels.tensor_scale import tensor_scales
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
 from blockscale.ops import choose
-from blockscale.ops.quantize import quantize_activations, storage
+from blockscale.ops.quantize import derive_tensor_scale, quantize_activations, repack, storage
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import target_of
+from blockscale.runtime import device_of
 from blockscale.runtime.cuda import cubin
 from conftest import CUSTOM
 from hard_inputs import DTYPES, EVERY, any_bits, any_parts, columns, hard_rows, row_scales
@@ -51,7 +49,7 @@ def problem_of(verb, kind, m, k, dtype, rule=""):
         x=dtype_name(dtype),
         w=str(kind),
         out="uint8" if verb == "quantize" else dtype_name(dtype),
-        target=target_of(torch.device("cuda")),
+        device=device_of(torch.device("cuda", 0)),
     )
 
 
@@ -67,11 +65,11 @@ def _compiled_at_once():
     builds = []
     for format, rule, dtype in RULED:
         problem = problem_of("quantize", canonical_kind(format), 1, format.block, dtype, rule)
-        builds += cuda_quantize.builds(problem)[:1]
+        builds += cuda_quantize.bind(problem, cuda_quantize.configs(problem)[0]).builds
     for format, dtype in DECODED:
         problem = problem_of("dequantize", canonical_kind(format), 1, format.block, dtype)
-        builds += cuda_dequantize.builds(problem)
-    target = target_of(torch.device("cuda"))
+        builds += cuda_dequantize.bind(problem, cuda_dequantize.configs(problem)[0]).builds
+    target = device_of(torch.device("cuda", 0)).arch
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda build: cubin(build, target), dict.fromkeys(builds)))
 
@@ -93,7 +91,8 @@ def quantize_by(kernel, x, format, rule, tensor_scale, layout=None, importance=N
     codes.fill_(0xA5)
     scale.fill_(0xA5)
     given = None if tensor_scale is None else tensor_scale.to(x.device)
-    kernel.launch(problem, kernel.configs(problem)[0], x, given, table, codes, scale, *weights)
+    launch = kernel.bind(problem, kernel.configs(problem)[0])
+    launch(x, given, table, codes, scale, *weights)
     return codes, scale
 
 
@@ -167,7 +166,7 @@ def test_scales_are_born_blocked(shape):
 def dequantize_by(kernel, kind, parts, shape, dtype):
     problem = problem_of("dequantize", kind, shape[0] * shape[1], shape[2], dtype)
     out = torch.full(shape, -7.0, dtype=dtype, device=parts.codes.device)
-    kernel.launch(problem, kernel.configs(problem)[0], parts, out)
+    kernel.bind(problem, kernel.configs(problem)[0], (parts,))(out)
     return out
 
 
@@ -214,9 +213,9 @@ def test_tensor_scales_are_those_of_the_definition(dtype):
     for format in (NVFP4, CATALOGUE["kbit4"], CUSTOM[3]):
         for x in (hard_rows(format, 2080), any_bits(3, 70, 800), torch.randn(2, 300, 4096)):
             amax = amax_bits(x.to(dtype))
-            got = tensor_scales(x.to(dtype).cuda(), format, per_row=True)
+            got = derive_tensor_scale(x.to(dtype).cuda(), format, per_row=True)
             assert_same(got, tensor_scale_of(amax, format), "per row")
-            got = tensor_scales(x.to(dtype).cuda(), format, per_row=False)
+            got = derive_tensor_scale(x.to(dtype).cuda(), format, per_row=False)
             assert_same(got, tensor_scale_of(amax.amax(-1), format), "per matrix")
 
 
@@ -235,7 +234,7 @@ def test_prepared_bytes_are_those_of_the_layout(format):
     for shape in ((2, 37, 160), (1, 16, 1056)):
         now, target = canonical(format), fragments(format)
         parts = on_gpu(any_parts(format, now, shape))
-        codes, scale = pack_fragments(parts.codes, parts.scale, format, now, shape)
+        codes, scale = repack(parts.codes, parts.scale, format, shape, now, target)
         unpacked = now.unpack_codes(parts.codes.cpu(), format, shape)
         assert_same(codes, target.pack_codes(unpacked, format), "codes")
         assert_same(scale, target.pack_scale(parts.scale.cpu(), format), "scale")
@@ -245,7 +244,7 @@ def test_the_cuda_kernels_are_chosen():
     kind = canonical_kind(NVFP4)
     for verb in ("quantize", "dequantize"):
         problem = problem_of(verb, kind, 4, 64, torch.bfloat16, "absmax")
-        assert choose(problem).kernel.NAME == "stream"
+        assert choose(problem).kernel.NAME == "cuda"
 
 
 def test_a_captured_graph_quantizes_anew():

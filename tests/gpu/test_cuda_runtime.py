@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from blockscale.runtime import device_of
 from blockscale.runtime.cuda import Build, CudaError, cuda_refusal, current_stream, function
-from blockscale.runtime.target import target_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -50,7 +50,7 @@ class Scaled:
 
 
 def test_nothing_stands_in_the_way():
-    assert cuda_refusal(target_of(torch.device("cuda", 0))) is None
+    assert cuda_refusal(device_of(torch.device("cuda", 0))) is None
 
 
 def test_a_kernel_runs():

@@ -6,12 +6,11 @@ import pytest
 import torch
 
 import blockscale as bs
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import stream
 from blockscale.kernels.matmul.stream.config import STATIC_SHARED
-from blockscale.kernels.prepared import fragments
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups
-from blockscale.runtime.cuda import shared_limit
 from kinds import one_of_each_kind
 from products import check as check_product
 from products import check_gated as check_gated_product
@@ -126,7 +125,7 @@ def test_scales_too_large_to_lift_weights_by(m):
     problem = bs.explain(x.cuda(), w, out_dtype=torch.float32).problem
     for config in one_of_each_kind(stream.configs(problem)):
         y = torch.empty(m, 48, device="cuda")
-        stream.launch(problem, config, x.cuda(), (as_groups(w.operand),), (None,), None, y)
+        stream.bind(problem, config, (as_groups(w.operand),))(x.cuda(), (None,), None, y)
         assert torch.equal(y.cpu().double(), exact(q)[:, at].T), config
 
 
@@ -161,15 +160,16 @@ def test_tables_in_shared_memory_give_the_same_bits_as_in_registers(some, m, gat
         weights += (as_groups(weight(other, 272, 1280)[1].operand),)
         facts = {"gated": True, "activation": "silu"}
     problem = replace(problem, **facts)
-    limit = shared_limit(problem.target) - STATIC_SHARED
+    limit = problem.device.shared_per_cta - STATIC_SHARED
     tried = 0
     for config in one_of_each_kind(stream.configs(problem)):
-        shared = replace(config, shared_table=True, blocks=1)
+        shared = replace(config, shared_table=True, ctas_per_sm=1)
         if shared.shared_bytes(problem) > limit:
             continue
         outs = [torch.full((m, 272), float("nan"), device="cuda") for _ in "rs"]
         for out, chosen in zip(outs, (replace(config, shared_table=False), shared), strict=True):
-            stream.launch(problem, chosen, x.cuda(), weights, (None,) * len(weights), None, out)
+            launch = stream.bind(problem, chosen, weights)
+            launch(x.cuda(), (None,) * len(weights), None, out)
         assert torch.equal(*outs), shared
         if not gated:
             check(q, outs[1].cpu(), x.double(), exact(q), torch.float32, x.dtype)
@@ -241,12 +241,12 @@ def test_enough_groups_for_small_blocks(some, rows, k):
     weights = {i: exact(gate[i]) for i in parts}
     for config in one_of_each_kind(stream.configs(problem)):
         y = torch.full((rows, n), float("nan"), device="cuda")
-        launch = (problem, config, held, (as_groups(g.operand),), (None,), held_sizes)
-        stream.launch(*launch, y)
+        launch = stream.bind(problem, config, (as_groups(g.operand),))
+        launch(held, (None,), held_sizes, y)
         for i, part in parts.items():
             check(gate, y[part].cpu(), x[part].double(), weights[i], torch.float32, x.dtype)
         again = torch.empty_like(y)
-        stream.launch(*launch, again)
+        launch(held, (None,), held_sizes, again)
         assert torch.equal(y, again), config
     y = bs.grouped_gated_matmul(held, g, u, held_sizes).cpu()
     for i, part in parts.items():
@@ -333,11 +333,11 @@ def test_every_config(some, m):
                 continue  # several turns share a counter
             out = torch.full((m, 132), float("nan"), dtype=torch.bfloat16, device="cuda")
             chosen = replace(config, splits=splits, cluster=cluster)
-            launch = (problem, chosen, x.cuda(), (as_groups(w.operand),), (None,), None, out)
-            stream.launch(*launch)
+            launch = stream.bind(problem, chosen, (as_groups(w.operand),))
+            launch(x.cuda(), (None,), None, out)
             check(q, out.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
             again = torch.empty_like(out)
-            stream.launch(*launch[:-1], again)
+            launch(x.cuda(), (None,), None, again)
             assert torch.equal(out, again), config
 
 
@@ -363,7 +363,8 @@ def test_outputs_are_stored_wherever_they_are(m, out_dtype):
             out = place.as_strided((m, n), (stride, 1), begin)
             biases = (None if added is None else added.cuda()[None],)
             parts = (as_groups(w.operand),)
-            stream.launch(problem, stream.configs(problem)[0], x.cuda(), parts, biases, None, out)
+            launch = stream.bind(problem, stream.configs(problem)[0], parts)
+            launch(x.cuda(), biases, None, out)
             check(q, out.cpu(), x.double(), exact(q), out_dtype, x.dtype, added)
             out.fill_(0)
             outside = place.isnan().sum().item()

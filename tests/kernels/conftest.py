@@ -3,7 +3,7 @@ import torch
 
 import blockscale as bs
 import ways
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.tensor import plan_cache
 from replay_machine import K, Machine, N
 

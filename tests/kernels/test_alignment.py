@@ -5,16 +5,17 @@ import torch
 
 import blockscale as bs
 from blockscale import ops
-from blockscale.kernels import repack_fragments
 from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda as dequantize
 from blockscale.kernels.dequantize import cuda_fragments
 from blockscale.kernels.matmul import stream
-from blockscale.kernels.matmul.stream import launcher as stream_launch
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.matmul.stream import product as stream_product
+from blockscale.kernels.repack import cuda as repack
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import gpu
 from blockscale.tensor.call import describe_call
 
 N, K = 64, 128
@@ -45,7 +46,7 @@ def launched(monkeypatch):
         def launch(self, grid, threads, shared, stream, arguments, *more):
             found.append(arguments)
 
-    for module in (stream_launch, dequantize, cuda_fragments, repack_fragments):
+    for module in (stream_product, dequantize, cuda_fragments, repack):
         monkeypatch.setattr(module, "function", Kernel)
         monkeypatch.setattr(module, "current_stream", lambda device: 0)
     return found
@@ -60,7 +61,7 @@ def product(format, out="bfloat16"):
         x="bfloat16",
         w=str(Kind(format, fragments(format))),
         out=out,
-        target="sm_90",
+        device=gpu("sm_90"),
     )
 
 
@@ -77,15 +78,8 @@ def test_products_copy_what_is_not_aligned(launched, part):
     parts = as_groups(q.operand)
     odd = parts._replace(**{part: shifted(getattr(parts, part))})
     asked = product(bs.KBIT4)
-    stream.launch(
-        asked,
-        stream.configs(asked)[0],
-        torch.randn(1, K).bfloat16(),
-        (odd,),
-        (None,),
-        None,
-        torch.empty(1, N).bfloat16(),
-    )
+    launch = stream.bind(asked, stream.configs(asked)[0], (odd,))
+    launch(torch.randn(1, K).bfloat16(), (None,), None, torch.empty(1, N).bfloat16())
     weight = launched[-1].weight[0]
     assert (
         weight.codes % 16 == weight.scale % 16 == weight.tensor_scale % 4 == weight.table % 4 == 0
@@ -149,7 +143,16 @@ def test_conversions_copy_what_is_not_aligned(launched, format, part, packed):
 
 def test_bit_planes_are_copied_before_they_are_packed(launched):
     q = bs.quantize(torch.randn(N, K), bs.KBIT4)
-    repack_fragments.pack_fragments(
-        shifted(q.codes)[None], shifted(q.scale)[None], bs.KBIT4, q.layout, (1, N, K)
+    problem = Problem(
+        verb="repack",
+        m=N,
+        n=0,
+        k=K,
+        x=str(Kind(bs.KBIT4, q.layout)),
+        w=str(Kind(bs.KBIT4, fragments(bs.KBIT4))),
+        out="uint8",
+        device=gpu("sm_90"),
     )
+    launch = repack.bind(problem, repack.configs(problem)[0])
+    launch(shifted(q.codes)[None], shifted(q.scale)[None])
     assert launched[-1].codes % 4 == 0

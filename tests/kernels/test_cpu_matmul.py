@@ -147,7 +147,7 @@ def test_nothing_outside_the_output_is_written(native_way, n):
         memory = torch.full((m + 2, n + 5), -7.0, dtype=dtype)
         kernel, config, _ = choose(problem)
         inside = memory[1:-1, 2 : n + 2]
-        kernel.launch(problem, config, x, (as_groups(w.operand),), (None,), None, inside)
+        kernel.bind(problem, config, (as_groups(w.operand),))(x, (None,), None, inside)
         assert torch.equal(inside, bs.matmul(x, w, out_dtype=dtype))
         inside.fill_(-7.0)
         assert (memory == -7.0).all()
@@ -256,7 +256,7 @@ def test_tensor_scales_of_every_size(native_way):
 
 @pytest.mark.parametrize("format", [bs.MXFP8, bs.MXFP8_E5M2], ids=str)
 def test_every_code_among_ordinary_ones(native_way, format):
-    """A word of codes is decoded quickly where all are ordinary, and carefully where one is not:
+    """A word of codes is decoded replayed where all are ordinary, and carefully where one is not:
     each code stands alone among ordinary ones, at every place of a word, and all stand together."""
     values = torch.tensor(format.element.values)
     ordinary = torch.arange(256)[values.isfinite() & (values.abs() >= 1) & (values.abs() < 256)]

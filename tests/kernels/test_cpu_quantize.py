@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockscale.formats import CATALOGUE, MXFP4, NVFP4
-from blockscale.kernels import Parts, row_amax
+from blockscale.kernels import Parts
+from blockscale.kernels.amax import native_amax
 from blockscale.kernels.dequantize import cpu as native_dequantize
 from blockscale.kernels.dequantize import reference as defined_dequantize
 from blockscale.kernels.native import NativeConfig
@@ -19,7 +20,7 @@ from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
 from blockscale.ops import choose
 from blockscale.ops.quantize import storage
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import load_native, native
+from blockscale.runtime import device_of, load_native, native
 from conftest import CUSTOM
 from hard_inputs import DTYPES, EVERY, any_bits, any_parts, columns, hard_rows, row_scales
 
@@ -42,13 +43,13 @@ def quantize_by(kernel, config, x, format, rule, tensor_scale, layout=None):
         x=dtype_name(x.dtype),
         w=str(kind),
         out="uint8",
-        target="cpu",
+        device=device_of(torch.device("cpu")),
     )
     codes, scale = storage(kind, tuple(x.shape), x.device)
     codes.fill_(0xA5)
     scale.fill_(0xA5)
     config = config or kernel.configs(problem)[0]
-    kernel.launch(problem, config, x, tensor_scale, table, codes, scale)
+    kernel.bind(problem, config)(x, tensor_scale, table, codes, scale)
     return codes, scale
 
 
@@ -145,10 +146,10 @@ def dequantize_by(kernel, config, kind, parts, shape, dtype):
         x=dtype_name(dtype),
         w=str(kind),
         out=dtype_name(dtype),
-        target="cpu",
+        device=device_of(torch.device("cpu")),
     )
     out = torch.full(shape, -7.0, dtype=dtype)
-    kernel.launch(problem, config or kernel.configs(problem)[0], parts, out)
+    kernel.bind(problem, config or kernel.configs(problem)[0], (parts,))(out)
     return out.view(torch.int32 if dtype == torch.float32 else torch.int16)
 
 
@@ -206,7 +207,7 @@ def test_flushed_subnormals_are_dequantized(flush_denormal):
 def test_row_amax_is_that_of_the_definition(dtype):
     x = torch.cat([hard_rows(NVFP4, 2080)[0], any_bits(50, 2080)]).to(dtype)
     for view in (x, x.T, x[::3, 5:900], x[:1].expand(7, -1)):
-        assert torch.equal(row_amax(view), amax_bits(view))
+        assert torch.equal(native_amax(view), amax_bits(view))
 
 
 def test_the_native_kernels_are_chosen_and_refuse_what_they_cannot_do():
@@ -214,7 +215,7 @@ def test_the_native_kernels_are_chosen_and_refuse_what_they_cannot_do():
         kind = Kind(NVFP4, Layout(*place.split("/")))
         return Problem(
             verb=verb, m=4, n=0, k=64, rule="absmax", x="float32", w=str(kind), out="float32",
-            target="cpu",
+            device=device_of(torch.device("cpu")),
         )  # fmt: skip
 
     assert choose(problem("quantize", "bits/rows")).kernel.NAME == "cpu"

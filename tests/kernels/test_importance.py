@@ -13,7 +13,7 @@ from blockscale.layouts import canonical
 from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
 from blockscale.ops.quantize import storage
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import load_native, native
+from blockscale.runtime import device_of, load_native, native
 from conftest import FORMATS
 
 loaded = load_native()
@@ -35,12 +35,12 @@ def quantize_by(kernel, config, x, format, tensor_scale, importance):
         x=dtype_name(x.dtype),
         w=str(kind),
         out="uint8",
-        target="cpu",
+        device=device_of(torch.device("cpu")),
     )
     table = torch.tensor(format.codebook) if format.is_codebook else None
     codes, scale = (part.fill_(0xA5) for part in storage(kind, tuple(x.shape), x.device))
     config = config or kernel.configs(problem)[0]
-    kernel.launch(problem, config, x, tensor_scale, table, codes, scale, importance)
+    kernel.bind(problem, config)(x, tensor_scale, table, codes, scale, importance)
     return codes, scale
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.runtime import torch_private
 from blockscale.runtime.cuda import functions
 from replay_machine import (

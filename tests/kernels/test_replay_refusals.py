@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.prepared import fragments
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.tensor import plan_cache
 from replay_machine import (
     NEEDS_EXTENSION,

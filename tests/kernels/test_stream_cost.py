@@ -3,13 +3,16 @@ fast, held to what was measured. No GPU is needed."""
 
 import itertools
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 
 import pytest
 
 import blockscale as bs
 from bench import fit_stream
-from blockscale.kernels.matmul.stream.choice import stream_configs, told
+from bench.sweep import facts_of
+from blockscale import ops
+from blockscale.kernels.cuda.layout import fragments
+from blockscale.kernels.matmul.stream.choice import predicted, stream_configs
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED
 from blockscale.kernels.matmul.stream.cost import cost
 from blockscale.kernels.matmul.stream.exceptions import TABLE, exception
@@ -21,15 +24,15 @@ from blockscale.kernels.matmul.stream.space import (
     is_legal,
     padded_shared,
 )
-from blockscale.kernels.prepared import fragments
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import gpu
 
 SWEEPS = fit_stream.SWEEPS
 SM_BYTES, RESERVED = 228 * 1024, 1024  # shared memory of a Hopper SM, and of it for each CTA
 
 
 def problem(fmt=bs.NVFP4, **facts):
-    facts = {"verb": "matmul", "x": "bfloat16", "out": "bfloat16", "target": "sm_90", **facts}
+    facts = {"verb": "matmul", "x": "bfloat16", "out": "bfloat16", "device": gpu("sm_90"), **facts}
     return Problem(w=str(Kind(fmt, fragments(fmt))), **facts)
 
 
@@ -61,7 +64,7 @@ def test_an_sm_holds_the_ctas_of_a_config_and_no_other():
 
 
 def test_without_early_starts_no_memory_is_asked_for_in_vain():
-    asked = problem(m=1, n=2048, k=4096, target="sm_80")
+    asked = problem(m=1, n=2048, k=4096, device=gpu("sm_80"))
     config = stream_configs(asked)[0]
     assert padded_shared(asked, config) == config.shared_bytes(asked)
 
@@ -116,7 +119,7 @@ def test_choices_hold_on_problems_that_were_not_fitted():
 
 def test_timings_are_of_the_ctas_that_an_sm_held(tmp_path):
     asked = problem(m=1, n=4096, k=4096)
-    facts = {each.name: getattr(asked, each.name) for each in fields(asked)}
+    facts = facts_of(asked)
     config = next(each for each in every_config(asked) if each.ctas_per_sm == 2)
     numbers = [int(value) for value in asdict(replace(config, ctas_per_sm=1)).values()]
     (tmp_path / "sweep.jsonl").write_text(json.dumps([facts, [[numbers, 2, 0, 9.5]]]))
@@ -144,16 +147,17 @@ def test_exceptions_are_those_of_the_stored_sweeps():
         assert (known.config, known.microseconds) == (fit_stream.read_config(numbers), took)
     for asked, numbers, _ in listed[::9]:
         assert stream_configs(asked)[0] == fit_stream.read_config(numbers)
-        assert "measured on NVIDIA H200" in told(asked)
+        assert "measured on NVIDIA H200" in str(predicted(asked, stream_configs(asked)[0]))
 
 
 def test_exceptions_are_of_one_gpu():
     asked, *_ = next(exceptional())
-    assert exception(replace(asked, target="sm_80")) is None
+    assert exception(replace(asked, device=gpu("sm_80"))) is None
     assert exception(replace(asked, n=asked.n + 16)) is None
 
 
 def test_a_prediction_says_what_bounds_it_and_what_comes_next():
-    text = told(problem(m=1, n=30000, k=4096))
-    assert " us, bound by " in text
-    assert "; next " in text
+    told = str(ops.explain(problem(m=1, n=30000, k=4096))).splitlines()
+    expected, second = (line for line in told if line.split()[0] in ("expects", "next"))
+    assert " us, bound by " in expected
+    assert ", with tile " in second

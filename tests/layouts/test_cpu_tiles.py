@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 import blockscale as bs
 import ways
 from blockscale.formats import INT8
-from blockscale.kernels.repack import CPU_TILES, pack_cpu_tiles, packs_cpu_tiles
+from blockscale.kernels.native import native_configs
+from blockscale.kernels.repack.cpu import CPU_TILES, can_pack, pack
 from blockscale.layouts import CODES, SCALES, canonical
 from blockscale.layouts.cpu_tiles import CHUNK, TILE, pieces
 
@@ -117,8 +118,8 @@ def any_bytes(format, shape):
 
 def check_repack(format, codes, scale, shape):
     now = canonical(format)
-    assert packs_cpu_tiles(format, now, CPU_TILES, codes.device)
-    packed, scales = pack_cpu_tiles(codes, scale, format, now, shape)
+    assert can_pack(format, now)
+    packed, scales = pack(codes, scale, format, now, shape, native_configs()[0])
     assert torch.equal(packed, CPU_TILES.pack_codes(now.unpack_codes(codes, format, shape), format))
     assert torch.equal(scales, CPU_TILES.pack_scale(now.unpack_scale(scale, format, shape), format))
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from blockscale.formats import NVFP4
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul.stream.build import stream_build
 from blockscale.kernels.matmul.stream.config import Config
-from blockscale.kernels.prepared import fragments
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import gpu
 from blockscale.runtime.cuda import FOLDER
 
 SOURCE = Path(__file__).with_name("cluster_reduce.cpp")
@@ -26,7 +27,7 @@ CONFIG = Config(
 @pytest.mark.parametrize("tile_m", [8, 64])  # one quad of a thread at a time, or several
 def test_no_load_is_left_behind(tile_m, tmp_path):
     problem = Problem(
-        verb="matmul", m=tile_m, n=64, k=256, x="bfloat16", out="float32", target="sm_90a",
+        verb="matmul", m=tile_m, n=64, k=256, x="bfloat16", out="float32", device=gpu("sm_90"),
         w=str(Kind(NVFP4, fragments(NVFP4))),
     )  # fmt: skip
     build = stream_build(problem, replace(CONFIG, tile_m=tile_m), symmetric=True)

@@ -14,16 +14,19 @@ import pytest
 import torch
 
 from blockscale.formats import CATALOGUE, MXFP4, MXFP8, NVFP4
-from blockscale.kernels import Parts, repack_fragments, tensor_scale
+from blockscale.kernels import Parts
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda as cuda_dequantize
 from blockscale.kernels.dequantize import reference as defined_dequantize
-from blockscale.kernels.prepared import fragments
 from blockscale.kernels.quantize import cuda as cuda_quantize
 from blockscale.kernels.quantize import reference as defined_quantize
+from blockscale.kernels.repack import cuda as cuda_repack
+from blockscale.kernels.tensor_scale import cuda as cuda_tensor_scale
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
 from blockscale.ops.quantize import storage
 from blockscale.problem import Kind, Problem, dtype_name
+from blockscale.runtime import gpu
 from hard_inputs import DTYPES, any_parts, hard_rows, row_scales
 from native.host_library import host_library
 
@@ -52,12 +55,9 @@ compiled = cache(HostFunction)
 
 @pytest.fixture(autouse=True)
 def _on_the_host(monkeypatch):
-    for module in (cuda_quantize, cuda_dequantize, repack_fragments, tensor_scale):
+    for module in (cuda_quantize, cuda_dequantize, cuda_repack, cuda_tensor_scale):
         monkeypatch.setattr(module, "function", lambda build, device: compiled(build))
         monkeypatch.setattr(module, "current_stream", lambda device: 0)
-    monkeypatch.setattr(tensor_scale, "multiprocessors", lambda target: 1)
-    for module in (cuda_quantize, cuda_dequantize):
-        monkeypatch.setattr(module, "can_overlap", lambda target: True)
 
 
 def problem_of(verb, kind, x, rule="", **more):
@@ -70,7 +70,7 @@ def problem_of(verb, kind, x, rule="", **more):
         x=dtype_name(x.dtype),
         w=str(kind),
         out="uint8" if verb == "quantize" else dtype_name(x.dtype),
-        target="cpu",
+        device=replace(gpu("h200"), sms=1),
         **more,
     )
 
@@ -91,7 +91,7 @@ def check_quantize(x, format, place, tensor_scale, rule="absmax", importance=Non
         config = kernel.configs(problem)[0]
         if kernel is cuda_quantize:
             config = replace(config, repeat=repeat)
-        kernel.launch(problem, config, x, tensor_scale, table, codes, scale, *weights)
+        kernel.bind(problem, config)(x, tensor_scale, table, codes, scale, *weights)
         done.append((codes, scale))
     for got, expected in zip(*done, strict=True):
         assert_same(got, expected)
@@ -167,24 +167,34 @@ def test_tensor_scales_are_derived(format):
     x = torch.cat([hard_rows(format, 1056), torch.randn(1, 3, 1056)], 1).bfloat16()
     expected = tensor_scale_of(amax_bits(x), format)
     kind = Kind(format, canonical(format))
-    problem = problem_of("quantize", kind, x, "absmax")
+    problem = problem_of("quantize", kind, x, "absmax", derives=True)
     done = []
     for kernel in (cuda_quantize, defined_quantize):
         codes, scale = (part.fill_(0xA5) for part in storage(kind, tuple(x.shape), x.device))
-        launch, scales = kernel.launch, expected
-        if kernel is cuda_quantize:
-            launch, scales = kernel.launch_deriving, torch.full_like(expected, -7.0)
-        launch(problem, kernel.configs(problem)[0], x, scales, table_of(format), codes, scale)
-        done.append((scales, codes, scale))
+        launch, scales = (
+            kernel.bind(problem, kernel.configs(problem)[0]),
+            torch.full_like(expected, -7),
+        )
+        launch(x, scales, table_of(format), codes, scale)
+        assert_same(scales, expected)
+        done.append((codes, scale))
     for got, wanted in zip(*done, strict=True):
         assert_same(got, wanted)
     many = torch.cat([x, x.flip(1) * 3]).float()
-    assert_same(
-        tensor_scale.derive(many, format, per_row=True), tensor_scale_of(amax_bits(many), format)
-    )
-    for parts in (None, 1, 3):
-        got = tensor_scale.derive(many, format, per_row=False, parts=parts)
-        assert_same(got, tensor_scale_of(amax_bits(many).amax(-1), format))
+    of_rows = tensor_scale_of(amax_bits(many), format)
+    check_tensor_scale(kind, many, "row", of_rows)
+    for ctas in (None, 1, 3):
+        of_matrices = tensor_scale_of(amax_bits(many).amax(-1), format)
+        check_tensor_scale(kind, many, "matrix", of_matrices, ctas)
+
+
+def check_tensor_scale(kind, x, rule, expected, ctas=None):
+    problem = problem_of("tensor_scale", kind, x, rule, groups=len(x))
+    config = cuda_tensor_scale.configs(problem)[0]
+    got = torch.full_like(expected, -7.0)
+    launch = cuda_tensor_scale.bind(problem, replace(config, ctas=ctas or config.ctas))
+    launch(x, got)
+    assert_same(got, expected)
 
 
 @pytest.mark.parametrize(("format", "place"), NAMED)
@@ -202,7 +212,7 @@ def check_dequantize(kind, parts, x):
     done = []
     for kernel in (cuda_dequantize, defined_dequantize):
         out = torch.full_like(x, -7.0)
-        kernel.launch(problem, kernel.configs(problem)[0], parts, out)
+        kernel.bind(problem, kernel.configs(problem)[0], (parts,))(out)
         done.append(out)
     assert_same(*done)
 
@@ -221,6 +231,19 @@ def test_repack_is_that_of_the_layout(format, shape):
     parts = any_parts(format, now, shape)
     codes = target.pack_codes(now.unpack_codes(parts.codes, format, shape), format)
     scale = target.pack_scale(now.unpack_scale(parts.scale, format, shape), format)
-    got = repack_fragments.pack_fragments(parts.codes, parts.scale, format, now, shape)
+    groups, m, k = shape
+    problem = Problem(
+        verb="repack",
+        m=m,
+        n=0,
+        k=k,
+        groups=groups,
+        x=str(Kind(format, now)),
+        w=str(Kind(format, target)),
+        out="uint8",
+        device=gpu("h200"),
+    )
+    launch = cuda_repack.bind(problem, cuda_repack.configs(problem)[0])
+    got = launch(parts.codes, parts.scale)
     assert_same(got[0], codes)
     assert_same(got[1], scale)

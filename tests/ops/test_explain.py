@@ -4,15 +4,16 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels import KERNELS
+from blockscale.kernels import KERNELS, FunctionLaunch
 from blockscale.ops import VERBS, answers, choose
 from blockscale.problem import Problem
+from blockscale.runtime import device_of
 
 
 def problem(**changes):
     facts = {"verb": "matmul", "m": 4, "n": 256, "k": 512, "x": "bfloat16",
-             "w": "e2m1/16:ue4m3:amax@bits/rows", "out": "bfloat16", "target": "cpu",
-             **changes}  # fmt: skip
+             "w": "e2m1/16:ue4m3:amax@bits/rows", "out": "bfloat16",
+             "device": device_of(torch.device("cpu")), **changes}  # fmt: skip
     return Problem(**facts)
 
 
@@ -99,8 +100,11 @@ class Rival:
     def configs(self, problem):
         return ["best", "second"]
 
-    def launch(self, problem, config, *tensors):
-        tensors[-1].fill_(42)
+    def reads(self, format, device):
+        return None
+
+    def bind(self, problem, config, weights=(), frozen=False):
+        return FunctionLaunch(lambda *tensors: tensors[-1].fill_(42))
 
 
 @pytest.fixture

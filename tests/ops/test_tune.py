@@ -10,7 +10,7 @@ from blockscale import ops
 from blockscale.kernels import KERNELS
 from blockscale.ops.tuning import contest, sources, stored
 from blockscale.ops.tuning import tune as tuning
-from blockscale.runtime import identity, tuned
+from blockscale.runtime import gpu, identity, tuned
 from ops.tuning_fakes import Clock, Config, Fake, problem
 
 CPU = torch.device("cpu")
@@ -260,7 +260,7 @@ def test_progress_is_told(clock, install):
 def test_what_cannot_be_tuned_is_told(clock, install):
     for wrong, said in [
         ({"verb": "quantize"}, "quantize has one config"),
-        ({"target": "sm_90"}, "cannot be measured on cpu"),
+        ({"device": gpu("sm_90")}, "cannot be measured on cpu"),
         ({"m": 0}, "there is nothing to compute"),
     ]:
         with pytest.raises(ValueError, match=said):
@@ -280,12 +280,12 @@ def test_no_tuning_while_a_graph_is_captured(monkeypatch):
     monkeypatch.setattr(tuning, "target_of", lambda device: "sm_90")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(RuntimeError, match="a CUDA graph is being captured"):
-        ops.tune(problem(target="sm_90"), torch.device("cuda", 0))
+        ops.tune(problem(device=gpu("sm_90")), torch.device("cuda", 0))
 
 
 def test_what_a_graph_cannot_hold_does_not_take_the_place_of_what_it_can(clock, install):
     holds, does_not = Fake(clock, 4, 5), Fake(clock, 9, name="reads_back")
-    does_not.is_capturable = lambda problem: False
+    does_not.capturable = False
     install(holds, does_not)
     on_gpu = contest.Contest(problem(), torch.device("cuda", 0), lambda *facts: None, clock)
     on_gpu.leave_out_what_no_graph_holds()
@@ -300,7 +300,9 @@ def test_explain_tells(clock, install):
     first, second = Fake(clock, 4), Fake(clock, 8, name="second")
     install(first, second)
     w, x = bs.quantize(torch.randn(48, 64), bs.NVFP4), torch.randn(2, 64).bfloat16()
-    assert "chosen   by rule\n" in str(bs.explain(x, w))
+    assert "chosen   by rule: the first kernel that takes it, with its fastest config" in str(
+        bs.explain(x, w)
+    )
     tune(clock)
     told = bs.explain(x, w)
     assert told.kernel == "second"
@@ -308,7 +310,7 @@ def test_explain_tells(clock, install):
     assert "chosen   tuned on " in str(told)
     assert "could    fake: takes it too, but was slower when this was tuned" in str(told)
     assert "could    reference: takes it too, but comes later" in str(told)
-    assert "chosen   by rule; tuned for m = 2\n" in str(bs.explain(x[:1], w))
+    assert "; tuned for m = 2\n" in str(bs.explain(x[:1], w))
 
 
 def test_plans_are_made_anew(clock, install):
@@ -341,12 +343,12 @@ def test_the_verb_takes_what_explain_takes(clock, install, monkeypatch):
 
 def test_warming_up_compiles_what_was_tuned(clock, install):
     fake = Fake(clock, 4, 8)
-    fake.builds = lambda problem, config=None: [config]
+    fake.builds = lambda config: [config]
     install(fake)
-    assert ops.builds(problem()) == [None]
-    fake.builds = lambda problem, config=None: []
+    assert ops.builds(problem()) == [Config(4)]
+    fake.builds = lambda config: []
     tune(clock)
-    fake.builds = lambda problem, config=None: [config]
+    fake.builds = lambda config: [config]
     assert ops.builds(problem()) == [Config(8)]
 
 
@@ -380,7 +382,7 @@ def test_what_is_kept_says_with_what_it_was_measured(clock, install):
 
 def test_candidates_that_do_not_compile_are_left_out(clock, install, monkeypatch):
     fake = Fake(clock, 4, 8, 16)
-    fake.builds = lambda problem, config=None: [config or Config(4)]
+    fake.builds = lambda config: [config]
     install(fake)
 
     def compile_all(missing, target, jobs):

@@ -33,7 +33,8 @@ def result(kernel, config, wanted, operands):
     entry = operands.ring[0]
     out = torch.full((wanted.rows, wanted.n), float("nan"), dtype=wanted.out_dtype)
     biases = (None,) * len(entry.weights)
-    kernel.launch(wanted, config, operands.rows, entry.weights, biases, entry.group_sizes, out)
+    launch = kernel.bind(wanted, config, entry.weights)
+    launch(operands.rows, biases, entry.group_sizes, out)
     return out
 
 

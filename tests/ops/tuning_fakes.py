@@ -1,13 +1,19 @@
 """Kernels and a clock for tests of tuning: times are invented, results are not."""
 
 from dataclasses import dataclass
+from functools import partial
 
+import torch
+
+from blockscale.kernels import Config as BaseConfig
+from blockscale.kernels import FunctionLaunch
 from blockscale.kernels.matmul import reference
 from blockscale.problem import Problem
+from blockscale.runtime import device_of
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     speed: int
 
     def __str__(self):
@@ -43,6 +49,7 @@ class Fake:
         self.NAME, self.clock, self.wrong, self.error = name, clock, wrong, error or {}
         self.listed = [Config(speed) for speed in speeds]
         self.refusal = None
+        self.capturable, self.builds = True, lambda config: []
         self.launched, self.met = [], []
 
     def refuses(self, problem):
@@ -51,20 +58,35 @@ class Fake:
     def configs(self, problem):
         return self.listed
 
-    def launch(self, problem, config, *tensors):
-        _, weights, _, group_sizes, _ = tensors
+    def reads(self, format, device):
+        return None
+
+    def bind(self, problem, config, weights=(), frozen=False):
+        return FakeLaunch(self, problem, config, weights)
+
+    def run(self, problem, config, weights, *tensors):
+        _, _, group_sizes, _ = tensors
         self.launched.append(config.speed)
         self.met.append((weights[0].codes.data_ptr(), group_sizes))
         self.clock.now += 1e-4 / config.speed
         if config.speed in self.error:
             raise self.error[config.speed]
-        reference.launch(problem, reference.configs(problem)[0], *tensors)
+        reference.bind(problem, reference.configs(problem)[0], weights)(*tensors)
         if config.speed in self.wrong:
             tensors[-1][-1, -1] += 1
 
 
+class FakeLaunch(FunctionLaunch):
+    def __init__(self, fake, problem, config, weights):
+        super().__init__(
+            partial(fake.run, problem, config, weights),
+            builds=lambda: fake.builds(config),
+            is_capturable=fake.capturable,
+        )
+
+
 def problem(**changes):
     facts = {"verb": "matmul", "m": 2, "n": 48, "k": 64, "x": "bfloat16",
-             "w": "e2m1/16:ue4m3:amax@bits/rows", "out": "bfloat16", "target": "cpu",
-             **changes}  # fmt: skip
+             "w": "e2m1/16:ue4m3:amax@bits/rows", "out": "bfloat16",
+             "device": device_of(torch.device("cpu")), **changes}  # fmt: skip
     return Problem(**facts)

@@ -2,15 +2,11 @@
 
     python tests/runtime/cubins.py      records registers and shared memory of every kernel
 
-A kernel module that is compiled at run time offers
-
-    every_build(target) -> list[Build]             what continuous integration compiles
-    instructions(build) -> tuple[str, ...]         optional: what its machine code must contain
+A kernel joins by being registered: what its launches say that they build for the examples is
+compiled for every target.
 """
 
-import importlib
 import json
-import pkgutil
 import re
 import shutil
 import subprocess
@@ -19,15 +15,20 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
-from blockscale import kernels
+from blockscale import ops
+from blockscale.kernels import KERNELS
 from blockscale.kernels.matmul.stream.arguments import Arguments, WgmmaArguments
+from blockscale.runtime import gpu
 from blockscale.runtime.cuda import TARGETS, Build, arch_of, cubin, load_nvrtc
 from runtime import sass
 from runtime.disassembly import disassemble
 
+RECORDED = "sm_90a"  # a target of which there was a GPU
+# Targets with the instructions of an older one, which compiles everything: these compile a third of
+# it each, siblings different ones.
+SIBLINGS = {"sm_86": 0, "sm_89": 1, "sm_103a": 0, "sm_121a": 1}
 RECORD = Path(__file__).with_name("cubins.json")
 HOW_TO_RECORD = "if that is meant: python tests/runtime/cubins.py"
 
@@ -105,16 +106,25 @@ def _pointers(build: Build) -> sass.Arguments:
     )
 
 
-def compiled_modules() -> dict[str, ModuleType]:
-    """Kernel modules that say what is to be compiled, by their name below `kernels`."""
-    names = [each.name for each in pkgutil.walk_packages(kernels.__path__, "blockscale.kernels.")]
-    modules = {name: importlib.import_module(name) for name in names}
-    prefix = "blockscale.kernels."
-    return {
-        name.removeprefix(prefix): module
-        for name, module in modules.items()
-        if hasattr(module, "every_build")
-    }
+def compiled_verbs() -> list[str]:
+    """Verbs of which some kernel is compiled at run time."""
+    return [verb for verb in ops.VERBS if any(True for _ in _builds(verb, TARGETS[0]))]
+
+
+def every_build(verb: str, target: str) -> list[Build]:
+    """What continuous integration compiles: for each example and each kernel that takes it, what
+    a call loads first. On Hopper, where kernels are recorded, of more examples."""
+    every = list(dict.fromkeys(_builds(verb, target)))
+    third = SIBLINGS.get(target)
+    return every if third is None else every[third::3]
+
+
+def _builds(verb: str, target: str) -> Iterator[Build]:
+    for problem in ops.examples(gpu(target), whole=target == RECORDED):
+        if problem.verb == verb:
+            for kernel in KERNELS[verb]:
+                if kernel.refuses(problem) is None:
+                    yield from kernel.bind(problem, kernel.configs(problem)[0]).builds[:1]
 
 
 def compile_all(builds: list[Build], target: str) -> Iterator[tuple[Build, bytes]]:
@@ -166,9 +176,9 @@ def complaint(
 
 def _record() -> None:
     found = {}
-    for name, module in compiled_modules().items():
+    for name in compiled_verbs():
         for target in TARGETS:
-            for build, code in compile_all(module.every_build(target), target):
+            for build, code in compile_all(every_build(name, target), target):
                 used = usage(code)[build.entry]
                 found[label(build, target)] = [used.registers, used.shared]
             print(f"{name} for {target}: {len(found)} kernels so far")

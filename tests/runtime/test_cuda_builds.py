@@ -1,6 +1,6 @@
 """Every CUDA kernel compiles for every target, without a GPU, and uses an SM as it did before.
 
-A kernel joins by offering `every_build`: see cubins.py.
+A kernel joins by being registered: see cubins.py.
 """
 
 import json
@@ -14,7 +14,7 @@ from runtime import cubins
 
 SAMPLE = str(Path(__file__).with_name("sources") / "sample.cu")
 ROOT = Path(__file__).parents[2]
-MODULES = cubins.compiled_modules()
+VERBS = cubins.compiled_verbs()
 RECORD = json.loads(cubins.RECORD.read_text())
 
 needs_nvrtc = pytest.mark.skipif(isinstance(load_nvrtc(), str), reason=str(load_nvrtc()))
@@ -37,9 +37,8 @@ def sample(**defines):
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("module", MODULES)
-def test_every_kernel_compiles_and_does_not_spill(module, target):
-    wanted = getattr(MODULES[module], "instructions", lambda build: ())
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_kernel_compiles_and_does_not_spill(verb, target):
     # Another compiler allocates registers in another way.
     same = RECORD["nvrtc"] == cubins.nvrtc_version()
     if not same:
@@ -50,7 +49,7 @@ def test_every_kernel_compiles_and_does_not_spill(module, target):
         )
     record = RECORD["kernels"] if same else None
     complaints = []
-    compiled = list(cubins.compile_all(MODULES[module].every_build(target), target))
+    compiled = list(cubins.compile_all(cubins.every_build(verb, target), target))
     listings = cubins.machine_code(compiled, target)
     for (build, code), listing in zip(compiled, listings, strict=True):
         name, used = cubins.label(build, target), cubins.usage(code)[build.entry]
@@ -60,7 +59,7 @@ def test_every_kernel_compiles_and_does_not_spill(module, target):
             for load in cubins.loads_too_early(listing, build, target)
         ]
         there = cubins.opcodes(listing)
-        for instruction in wanted(build):
+        for instruction in build.needs:
             if not any(each.startswith(instruction) for each in there):
                 complaints.append(f"{name}: has no {instruction}")
     complaints = [each for each in complaints if each]
@@ -70,9 +69,9 @@ def test_every_kernel_compiles_and_does_not_spill(module, target):
 def test_no_record_is_left_of_a_kernel_that_is_gone():
     builds = {
         cubins.label(build, target)
-        for module in MODULES.values()
+        for verb in VERBS
         for target in TARGETS
-        for build in module.every_build(target)
+        for build in cubins.every_build(verb, target)
     }
     assert set(RECORD["kernels"]) <= builds, cubins.HOW_TO_RECORD
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from blockscale.runtime import Device, gpu
 from blockscale.runtime.cuda import cuda_refusal, load_nvrtc, refusal
 from blockscale.runtime.cuda.nvrtc import Nvrtc
 
@@ -21,36 +22,41 @@ def _fresh(monkeypatch):
     cuda_refusal.cache_clear()
 
 
+def here(arch):
+    return Device(name=arch, arch=arch, live=True)
+
+
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
         ("sm_80", None),
         ("sm_87", None),
         ("sm_90a", None),
-        ("cpu", "no CUDA device: target is cpu"),
-        ("mps", "no CUDA device: target is mps"),
+        ("cpu", "runs on NVIDIA GPUs; this is cpu"),
+        ("mps", "runs on NVIDIA GPUs; this is mps"),
         ("sm_75", "sm_75 is older than sm_80"),
         ("sm_121", "NVRTC 12.8 does not know sm_121: a newer torch brings a newer one"),
     ],
 )
 def test_targets(target, reason):
-    assert cuda_refusal(target) == reason
+    assert cuda_refusal(here(target)) == reason
 
 
 def test_the_environment_turns_it_off(monkeypatch):
     monkeypatch.setenv("BLOCKSCALE_CUDA", "0")
-    assert cuda_refusal("sm_90") == "BLOCKSCALE_CUDA=0 turns it off"
-    assert cuda_refusal("cpu") == "no CUDA device: target is cpu"
+    assert cuda_refusal(here("sm_90")) == "BLOCKSCALE_CUDA=0 turns it off"
+    assert cuda_refusal(here("cpu")) == "runs on NVIDIA GPUs; this is cpu"
 
 
 def test_rocm_is_not_cuda(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "7.0")
-    assert cuda_refusal("sm_94") == "this torch is built for ROCm 7.0, not for CUDA"
+    assert cuda_refusal(here("sm_94")) == "this torch is built for ROCm 7.0, not for CUDA"
 
 
 def test_a_missing_compiler(monkeypatch):
     monkeypatch.setattr(refusal, "load_nvrtc", lambda: "no NVRTC: how to get it")
-    assert cuda_refusal("sm_90") == "no NVRTC: how to get it"
+    assert cuda_refusal(gpu("h200")) is None  # which is not here, and needs none
+    assert cuda_refusal(here("sm_90")) == "no NVRTC: how to get it"
 
 
 @pytest.mark.skipif(isinstance(load_nvrtc(), str), reason=str(load_nvrtc()))

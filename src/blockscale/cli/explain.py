@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +27,13 @@ def explain(
     gated: Gated = False,
     experts: Experts = 0,
     device: Device = "cpu",
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="A GPU that need not be here, by name: h200, b200, rtx5090, ...",
+            autocompletion=complete_gpu,
+        ),
+    ] = None,
 ) -> None:
     """Explain x [m, k] @ w [n, k].T: bytes, flops, floor, and every kernel's answer."""
     check_name("--dtype", dtype, DTYPES)
@@ -35,13 +42,15 @@ def explain(
 
     from blockscale import ops
     from blockscale.cli.products import Products, with_x
-    from blockscale.runtime import resolve_device, target_of
+    from blockscale.runtime import device_of, resolve_device
+    from blockscale.runtime import gpu as find_gpu
 
-    where = resolve_device(device)
-    if where.type not in ("cpu", "cuda"):
+    where = resolve_device(device) if gpu is None else None
+    if where is not None and where.type not in ("cpu", "cuda"):
         raise ValueError(f"--device {device}: there are no kernels for {where.type}")
     ops.check_block("explain", "w", k, weight)
-    products = Products((m,), dtype, "silu", target_of(where))
+    facts = device_of(where) if where is not None else find_gpu(gpu or "")
+    products = Products((m,), dtype, "silu", facts)
     problem = products.problem((m, n, k), experts, weight, gated, bias=False)
     (problem,) = with_x([problem], quantized, "explain")
     found = ops.explain(problem, where)
@@ -51,7 +60,10 @@ def explain(
 def _facts(found: Explanation) -> dict[str, Any]:
     problem, limit = found.problem, found.ceilings
     return {
-        "problem": {each.name: getattr(problem, each.name) for each in fields(problem)},
+        "problem": {
+            **{each.name: getattr(problem, each.name) for each in fields(problem)},
+            "device": asdict(problem.device),
+        },
         "bytes": problem.bytes,
         "flops": problem.flops,
         "flops_per_byte": problem.intensity,
@@ -63,5 +75,18 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "kernel": found.kernel,
         "config": str(found.choice.config),
         "reason": found.choice.reason,
+        "predicted": _predicted(found),
         "kernels": [{"kernel": each.kernel, "refusal": each.refusal} for each in found.answers],
     }
+
+
+def _predicted(found: Explanation) -> dict[str, Any] | None:
+    kernel, config, _ = found.choice
+    expected = kernel.bind(found.problem, config).predicted
+    return None if expected is None else expected._asdict()
+
+
+def complete_gpu(incomplete: str) -> list[str]:
+    from blockscale.runtime.gpus import GPUS
+
+    return [name for name in GPUS if name.startswith(incomplete.lower())]

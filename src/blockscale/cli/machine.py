@@ -15,15 +15,14 @@ from blockscale import ops
 from blockscale.cli.cache import summary
 from blockscale.cli.tuned import summary as summary_of_tuned
 from blockscale.formats import CATALOGUE
-from blockscale.layouts import canonical
-from blockscale.problem import Kind, Problem
 from blockscale.runtime import (
     VARIABLES,
+    Device,
     describe_device,
+    device_of,
     devices,
     load_native,
     load_replay,
-    target_of,
 )
 from blockscale.runtime.cuda import driver_version, load_nvrtc, open_cache
 
@@ -109,12 +108,12 @@ def _cached() -> str:
 
 def _device(device: torch.device) -> dict[str, Any]:
     """With each kernel's answer to a decoding step, m = 1, for each verb."""
-    target = target_of(device)
+    facts = device_of(device)
     return {
         "device": str(device),
-        "target": target,
+        "target": facts.arch,
         "description": describe_device(device),
-        "kernels": {verb: _answers(verb, target) for verb in ops.VERBS},
+        "kernels": {verb: _answers(verb, facts) for verb in ops.VERBS},
     }
 
 
@@ -129,11 +128,12 @@ def _table(found: dict[str, Any]) -> Table:
     return table
 
 
-def _answers(verb: str, target: str) -> dict[str, str]:
+def _answers(verb: str, device: Device) -> dict[str, str]:
     """Kernel -> what it says, over every format."""
     refusals: dict[str, dict[str, str]] = {}
     for format in CATALOGUE.values():
-        for answer in ops.answers(_sample(verb, format.name, target)):
+        problem = ops.example(verb, format, device)
+        for answer in [] if problem is None else ops.answers(problem):
             told = refusals.setdefault(answer.kernel, {})
             if answer.refusal is not None:
                 told[format.name] = answer.refusal
@@ -147,23 +147,3 @@ def _sentence(told: dict[str, str]) -> str:
     parts = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
     usable = [name for name in CATALOGUE if name not in told]
     return "; ".join(([f"usable for {', '.join(usable)}"] if usable else []) + parts)
-
-
-def _sample(verb: str, name: str, target: str) -> Problem:
-    format = CATALOGUE[name]
-    layout = canonical(format) if verb == "quantize" else ops.prepared_layout(format, target)
-    return Problem(
-        verb=verb,
-        m=1,
-        n=4096,
-        k=4096,
-        groups=8 if verb.startswith("grouped") else 1,
-        ragged=verb.startswith("grouped"),
-        gated="gated" in verb,
-        activation="silu" if "gated" in verb else "",
-        rule="absmax" if verb == "quantize" else "",
-        x="bfloat16",
-        w=str(Kind(format, layout)),
-        out="bfloat16",
-        target=target,
-    )

@@ -11,6 +11,7 @@ from blockscale.checkpoint import Checkpoint
 from blockscale.formats import Format
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
+from blockscale.runtime import Device
 
 # Experts are stored one by one, or all of them in one tensor; `load_into` reads both as one layer.
 _ONE_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.")
@@ -25,7 +26,7 @@ class Products:
     rows: tuple[int, ...]
     dtype: str  # of x and the results
     activation: str  # of gated experts
-    target: str
+    device: Device
 
     def of(self, checkpoint: Checkpoint) -> list[Problem]:
         """One for each different product, in the order of the layers."""
@@ -61,9 +62,9 @@ class Products:
             bias=bias,
             activation=self.activation if gated else "",
             x=self.dtype,
-            w=str(Kind(format, ops.prepared_layout(format, self.target))),
+            w=str(Kind(format, ops.prepared_layout(format, self.device))),
             out=self.dtype,
-            target=self.target,
+            device=self.device,
         )
 
 

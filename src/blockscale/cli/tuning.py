@@ -17,7 +17,7 @@ from blockscale.cli.output import Output
 from blockscale.cli.products import Products
 from blockscale.formats import Format
 from blockscale.problem import Problem
-from blockscale.runtime import resolve_device, target_of, tuned
+from blockscale.runtime import device_of, resolve_device, tuned
 
 
 def clear(out: Output) -> None:
@@ -32,7 +32,7 @@ def device_or_best(name: str | None) -> torch.device:
 def products_on(
     device: torch.device, rows: tuple[int, ...], dtype: str, activation: str
 ) -> Products:
-    return Products(rows, dtype, activation, target_of(device))
+    return Products(rows, dtype, activation, device_of(device))
 
 
 def of_model(products: Products, model: Path) -> list[Problem]:

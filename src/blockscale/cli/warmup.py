@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,38 +52,37 @@ def warmup(
     from blockscale.checkpoint import Checkpoint
     from blockscale.cli.products import Products
     from blockscale.numerics import parse_activation
-    from blockscale.runtime import resolve_device, target_of
+    from blockscale.runtime import device_of, gpu, resolve_device
     from blockscale.runtime.cuda import cuda_refusal, is_cached, open_cache
-    from blockscale.runtime.cuda.arch import capability
 
-    where = target_of(resolve_device(device)) if target is None else target
-    if target is not None:
-        capability(target)  # an error for what is no target
+    # Of a GPU that is not here, the compiler must be.
+    asked = None if target is None else replace(gpu(target), live=True)
+    where = asked or device_of(resolve_device(device))
     products = Products(sizes, dtype, str(parse_activation(activation)), where)
     problems = products.of(Checkpoint(path))
     if not problems:
         raise ValueError(f"{path} holds no quantised weights")
     refusal = cuda_refusal(where)
     if refusal is not None:
-        raise RuntimeError(f"warmup for {where}: {refusal}")
+        raise RuntimeError(f"warmup for {where.arch}: {refusal}")
     kept = open_cache()
     if kept is None:
         raise RuntimeError("compiled kernels are not kept: see BLOCKSCALE_CACHE in doctor")
     builds = list(dict.fromkeys(build for problem in problems for build in ops.builds(problem)))
-    missing = [build for build in builds if not is_cached(build, where)]
+    missing = [build for build in builds if not is_cached(build, where.arch)]
     facts: dict[str, Any] = {
-        "target": where,
+        "target": where.arch,
         "products": len(problems),
         "kernels": _kernels(problems),
         "folder": kept.folder,
         "builds": len(builds),
         "compiled": len(missing),
-        "seconds": _compile(out, missing, where, jobs),
+        "seconds": _compile(out, missing, where.arch, jobs),
     }
     by = ", ".join(f"{count} by {name}" for name, count in facts["kernels"].items())
     out.report(
         facts,
-        f"{len(problems)} products on {where}: {by}",
+        f"{len(problems)} products on {where.arch}: {by}",
         f"{len(builds)} kernels in {kept.folder}: {len(missing)} compiled in "
         f"{facts['seconds']:.1f} s, {len(builds) - len(missing)} there before",
     )

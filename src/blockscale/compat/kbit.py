@@ -16,7 +16,7 @@ from blockscale import ops
 from blockscale.compat.held import HeldWeights
 from blockscale.formats import CATALOGUE, E4M4, Format, NormalFloat, normal_float
 from blockscale.layouts import Layout
-from blockscale.runtime import resolve_device, target_of
+from blockscale.runtime import device_of, resolve_device
 from blockscale.tensor import QTensor, matmul, quantize
 
 _BLOCK = 32
@@ -34,7 +34,7 @@ def kbit_format(k: int, codebook: Tensor | None = None) -> Format:
 
 def prepared_layout(k: int, device: torch.device) -> Layout:
     """Where `repack_for_gemm` places a weight."""
-    return ops.prepared_layout(kbit_format(k), target_of(device))
+    return ops.prepared_layout(kbit_format(k), device_of(device))
 
 
 def create_normal_float_codebook(

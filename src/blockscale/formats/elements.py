@@ -261,4 +261,5 @@ E4M4 = Float(name="e4m4", exponent=4, mantissa=4, signed=False, carry=False, shi
 F32 = Float(name="f32", exponent=8, mantissa=23, specials="ieee")
 
 FLOATS = {element.name: element for element in (E2M1, E2M3, E3M2, E4M3, E5M2)}
+TABLES = {table.label: table for table in (INTEGERS,)}  # codebooks that have a name of their own
 SCALES = {scale.name: scale for scale in (E8M0, UE4M3, E4M4, F32)}

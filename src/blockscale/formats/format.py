@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, cast
 
-from blockscale.formats.elements import FLOATS, INTEGERS, SCALES, Codebook, Float, normal_float
+from blockscale.formats.elements import FLOATS, SCALES, TABLES, Codebook, Float, normal_float
 
 TensorScale = Literal["none", "amax", "pow2"]
 
@@ -145,8 +145,8 @@ def parse_element(name: str) -> Float | Codebook:
     """An element by name: e2m1, e4m3, codebook3 (NormalFloat by default), or any small eXmY."""
     if name in FLOATS:
         return FLOATS[name]
-    if name == INTEGERS.label:
-        return INTEGERS
+    if name in TABLES:
+        return TABLES[name]
     if match := re.fullmatch(r"codebook([1-8])", name):
         return normal_float(int(match[1]))
     if match := re.fullmatch(r"e([1-9])m([0-9])", name):

@@ -1,60 +1,128 @@
-"""What a kernel is: a module with a name and three functions.
+"""What a kernel is: a module with a name and four functions.
 
-    refuses(problem) -> str | None      why not: illegal here, or known slower, with the number
-    configs(problem) -> list[Config]    legal ones, best guess first; [0] runs untuned
-    launch(problem, config, *tensors)   plain tensors only, output last
+    reads(format, device) -> Layout | None      what `prepare` packs weights to for it; None where
+                                                it reads them as files hold them, or not at all
+    refuses(problem) -> str | None              why not: illegal here, or known slower, with the
+                                                number
+    configs(problem) -> Sequence[Config]        every legal one, by predicted time; [0] runs untuned
+    bind(problem, config, weights, frozen) -> Launch
+                                                called with the tensors that change between calls
 
-Configs are frozen dataclasses of numbers and strings, so that tuning can store and compare them. A
-kernel may say what a CUDA graph cannot hold:
-
-    is_capturable(problem) -> bool      optional: False where the host must read something back
-
-and tell `explain` why its first config is the first:
-
-    predicted(problem) -> str           optional: how long that will take, and the next one
-
-A verb's kernels are a tuple, tried in order; the last is `reference`, which refuses nothing. What
-`launch` takes beyond problem and config is written in the `__init__` of the kernel's folder.
-
-A kernel that is compiled at run time also offers
-
-    builds(problem, config=None)        -> list[Build]: what `launch` will load, so that it can be
-                                        compiled before; by default with the first config
-    every_build(target) -> list[Build]  what continuous integration compiles for a target
-    instructions(build)                 optional: what its machine code must have, as in ("HMMA",)
-
-and one whose launches should cost the host little
-
-    Launch(problem, config, weights, frozen)
-                                        all that does not change between calls on the same weights;
-                                        called with (x, biases, group_sizes, out)
-
-    its ALIGNED                         bytes at whose multiples codes and scales must start
-    its settled_version, replay(bias)   optional: see `ReplayLaunch`
+A verb's kernels are a tuple, tried in order; the last is `reference`, which refuses nothing. Which
+tensors are a verb's weights, and what its launches are called with, stands in the `__init__` of its
+folder. Nothing else of a kernel is asked for, by any name.
 
 `frozen` is a promise of whoever owns the weights: only torch's own operations write to them, and
 these are counted in `Tensor._version`. Without it a launch must assume that the kernel ahead in the
 stream writes the weights: it waits for that kernel before it reads them, and no kernel may depend
 on what a codebook holds.
-
-A config with a true `quantizes_x` takes plain rows where x of the problem is quantised, and rounds
-them itself, to the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from blockscale.formats import Format
+from blockscale.layouts import Layout
 from blockscale.problem import Problem
+from blockscale.runtime import Device
+from blockscale.runtime.cuda import Build
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a kernel is shaped: numbers and strings, which tuning can store and compare."""
+
+    @property
+    def quantizes_x(self) -> bool:
+        """Whether launches take plain rows where x of the problem is quantised, and round them
+        themselves, to the same bits."""
+        return False
+
+
+class Prediction(NamedTuple):
+    """How long a launch should take."""
+
+    microseconds: float
+    bound_by: str
+    measured: str = ""  # where the time was measured and not predicted: what and on what
+
+    def __str__(self) -> str:
+        time = self.microseconds
+        told = f"{time:.3g} us" if time < 1000 else f"{time / 1000:.3g} ms"
+        return f"{told}, {self.measured or 'bound by ' + self.bound_by}"
+
+
+class Launch:
+    """A problem bound to a config and to weights, if the verb has any. Without weights it can be
+    asked, and not called."""
+
+    alignment = 1  # bytes at whose multiples codes and scales of the weights must start
+
+    def __call__(self, *tensors: Any) -> Any:
+        raise NotImplementedError
+
+    @property
+    def builds(self) -> Sequence[Build]:
+        """What is compiled at run time for calls of this kind, so that it can be compiled before:
+        first what a call is most likely to load."""
+        return ()
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether a CUDA graph can hold a call; not where the host must read something back."""
+        return True
+
+    @property
+    def predicted(self) -> Prediction | None:
+        """None of kernels that have no model of themselves."""
+        return None
+
+    @property
+    def settled_version(self) -> int | None:
+        """Of the weights, once calls have been alike for so long that `replay` pays; else None."""
+        return None
+
+    def replay(
+        self, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
+    ) -> ReplayLaunch | None:
+        """What C code needs to repeat such calls by itself; None where they differ in more than
+        the tensors it knows about."""
+        return None
+
+
+class FunctionLaunch(Launch):
+    """A launch that finds nothing out beforehand: a function of the tensors."""
+
+    def __init__(
+        self,
+        run: Callable[..., Any],
+        *,
+        builds: Callable[[], Sequence[Build]] = tuple,
+        is_capturable: bool = True,
+    ) -> None:
+        self._run, self._builds, self._is_capturable = run, builds, is_capturable
+
+    def __call__(self, *tensors: Any) -> Any:
+        return self._run(*tensors)
+
+    @property
+    def builds(self) -> Sequence[Build]:
+        return self._builds()
+
+    @property
+    def is_capturable(self) -> bool:
+        return self._is_capturable
 
 
 class ReplayLaunch(NamedTuple):
     """What launches share while their weights are of one version: csrc/replay adds the
-    tensors that come and go, and makes them. Launches that share less have no such thing."""
+    tensors that come and go, and makes them."""
 
     arguments: bytes  # the kernel's
     x_at: int  # where in these the addresses of tensors and the stride of x are
@@ -110,6 +178,14 @@ def _placed(part: Tensor | None, aligned: int) -> Any:
 class Kernel(Protocol):
     NAME: str
 
+    def reads(self, format: Format, device: Device) -> Layout | None: ...
     def refuses(self, problem: Problem) -> str | None: ...
-    def configs(self, problem: Problem) -> Sequence[Any]: ...
-    def launch(self, problem: Problem, config: Any, *tensors: Any) -> None: ...
+    def configs(self, problem: Problem) -> Sequence[Config]: ...
+    def bind(
+        self, problem: Problem, config: Any, weights: tuple[Parts, ...] = (), frozen: bool = False
+    ) -> Launch: ...
+
+
+def reads_canonical(format: Format, device: Device) -> Layout | None:
+    """`reads` of a kernel that wants nothing prepared."""
+    return None

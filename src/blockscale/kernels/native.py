@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from blockscale.formats import Codebook, Float, Format
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import Config, Parts
 from blockscale.kernels.panels import unpack_rows
 from blockscale.numerics import cast, scaled_values
 from blockscale.problem import Kind, dtype_name
-from blockscale.runtime import load_native, native
+from blockscale.runtime import Device, load_native, native
 
 # Layouts that native code reads everywhere.
 DECODED = ("bits/rows", "planes/rows", "cpu_tiles/cpu_tiles")
@@ -54,7 +54,7 @@ def _plain_scales(scale: Float) -> tuple[int, int, int, int]:
 
 
 @dataclass(frozen=True)
-class NativeConfig:
+class NativeConfig(Config):
     isa: str
 
     @property
@@ -71,10 +71,10 @@ def native_configs() -> list[NativeConfig]:
     return [] if isinstance(loaded, str) else [NativeConfig(loaded.isa)]
 
 
-def native_refusal(target: str) -> str | None:
+def native_refusal(device: Device) -> str | None:
     """Why native code cannot run there, whatever the work."""
-    if target != "cpu":
-        return f"runs on CPUs; this is {target}"
+    if device.arch != "cpu":
+        return f"runs on CPUs; this is {device.arch}"
     loaded = load_native()
     return loaded if isinstance(loaded, str) else None
 

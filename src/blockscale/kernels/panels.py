@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import Config, Parts
 from blockscale.numerics import group_slices
 from blockscale.problem import Kind, Problem
 
@@ -16,7 +16,7 @@ _ELEMENTS = 1 << 22  # a float64 panel of 32 MB
 
 
 @dataclass(frozen=True)
-class PanelConfig:
+class PanelConfig(Config):
     rows: int  # decoded at a time
 
 

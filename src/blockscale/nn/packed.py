@@ -28,7 +28,7 @@ from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
 from blockscale.nn.handover import Handover, keep_until_read, refuse_capture
 from blockscale.nn.labels import label_name, read_label, write_label
-from blockscale.runtime import target_of
+from blockscale.runtime import device_of
 from blockscale.tensor import QTensor
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -124,7 +124,7 @@ class PackedModule(nn.Module):
         if made is None:
             with _changing:
                 meaning, q = self._meanings[name], self._make(name)
-                ready = q.layout == ops.prepared_layout(q.format, target_of(q.device))
+                ready = q.layout == ops.prepared_layout(q.format, device_of(q.device))
                 made = _Made(meaning, q, ready)
                 self._made = {**self._made, name: made}  # a new dict, as in `_hold`
         return made

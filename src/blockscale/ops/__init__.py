@@ -1,9 +1,9 @@
 """Validate, choose, launch, on formats and plain tensors; and the `torch.library` ops."""
 
-from blockscale.kernels.prepared import prepared_layout
 from blockscale.ops.builds import builds
 from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
 from blockscale.ops.dispatcher import can_skip_dispatcher
+from blockscale.ops.examples import example, examples
 from blockscale.ops.explain import Explanation, explain
 from blockscale.ops.library import (
     dequantize,
@@ -16,6 +16,7 @@ from blockscale.ops.library import (
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.plan import Plan, make_plan, why_copied
+from blockscale.ops.prepared import prepared_layout
 from blockscale.ops.quantize import derive_tensor_scale, repack
 from blockscale.ops.replay import keep_replay, run_replay
 from blockscale.ops.tuning.report import Tuning
@@ -50,6 +51,8 @@ __all__ = [
     "choose",
     "dequantize",
     "derive_tensor_scale",
+    "example",
+    "examples",
     "explain",
     "gated_matmul",
     "grouped_gated_matmul",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from blockscale.ops.choose import choose
-from blockscale.ops.tuning.candidates import Candidate
+from collections.abc import Sequence
+
+from blockscale.ops.choose import bind
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import Build
 
 
-def builds(problem: Problem) -> list[Build]:
+def builds(problem: Problem) -> Sequence[Build]:
     """Of the kernel and config that run it; nothing where they are not compiled at run time."""
-    kernel, config, _ = choose(problem)
-    return Candidate(kernel, config).builds(problem)
+    return bind(problem).builds

@@ -7,7 +7,7 @@ import warnings
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from blockscale.kernels import KERNELS, Kernel
+from blockscale.kernels import KERNELS, Config, Kernel, Launch, Parts
 from blockscale.ops.tuning.stored import as_candidate, stored_result
 from blockscale.problem import Problem
 from blockscale.runtime import tuned_enabled
@@ -19,13 +19,15 @@ BY_RULE = "by rule"
 
 class Choice(NamedTuple):
     kernel: Kernel
-    config: Any
+    config: Config
     reason: str
 
 
 @lru_cache(maxsize=4096)
 def choose(problem: Problem) -> Choice:
     rule = by_rule(problem)
+    if not problem.device.live:  # nothing was measured there
+        return rule
     if not tuned_enabled():
         return rule._replace(reason=f"{BY_RULE}: BLOCKSCALE_TUNED=0 turns stored results off")
     result = stored_result(problem)
@@ -50,9 +52,10 @@ def by_rule(problem: Problem) -> Choice:
     raise RuntimeError(f"no kernel takes {problem}: reference must refuse nothing")
 
 
-def launch(problem: Problem, *tensors: Any) -> None:
+def bind(problem: Problem, weights: tuple[Parts, ...] = (), frozen: bool = False) -> Launch:
+    """The kernel that runs it, with its config and weights."""
     kernel, config, _ = choose(problem)
-    kernel.launch(problem, config, *tensors)
+    return kernel.bind(problem, config, weights, frozen)
 
 
 class Answer(NamedTuple):

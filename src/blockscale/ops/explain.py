@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from blockscale.formats import INT8
-from blockscale.kernels.prepared import prepared_layout
 from blockscale.ops.choose import BY_RULE, Answer, Choice, answers, choose
+from blockscale.ops.prepared import prepared_layout
 from blockscale.ops.tuning.stored import other_rows
 from blockscale.problem import Problem
-from blockscale.runtime import Ceilings, ceilings
+from blockscale.runtime import Ceilings, ceilings, published_ceilings
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Explanation:
         lines = [
             str(problem),
             f"  work     {moved}, {worked}, {problem.intensity:.3g} flop/byte",
-            f"  floor    {floor}: {by_bytes}, {by_flops} (both measured here)",
+            f"  floor    {floor}: {by_bytes}, {by_flops} ({limit.source})",
             f"  weights  {self._weights()}",
         ]
         passed = False
@@ -70,17 +70,28 @@ class Explanation:
     def _reason(self) -> str:
         """With the other m that have been tuned, since a result holds for its own m alone."""
         reason = self.choice.reason
-        others = other_rows(self.problem) if reason == BY_RULE else []
+        if reason != BY_RULE:
+            return reason
+        others = other_rows(self.problem)
+        reason += ": the first kernel that takes it, with its fastest config by prediction"
         return f"{reason}; tuned for m = {', '.join(map(str, others))}" if others else reason
 
     def _predicted(self) -> list[str]:
-        """Of the first config, by kernels that have a model of themselves."""
-        told = getattr(self.choice.kernel, "predicted", None)
-        return [] if told is None else [f"  predicted {told(self.problem)}"]
+        """By kernels that have a model of themselves: of what runs, and of the next config."""
+        kernel, config, _ = self.choice
+        expected = kernel.bind(self.problem, config).predicted
+        if expected is None:
+            return []
+        lines = [f"  expects  {expected}"]
+        for other in kernel.configs(self.problem):
+            second = kernel.bind(self.problem, other).predicted if other != config else None
+            if second is not None:
+                return [*lines, f"  next     {second}, with {other}"]
+        return lines
 
     def _weights(self) -> str:
         format, layout = self.problem.w_kind
-        wanted = prepared_layout(format, self.problem.target)
+        wanted = prepared_layout(format, self.problem.device)
         if self.copied:
             return f"in {layout}, copied at every call: {self.copied}; q.clone() once mends that"
         if layout == wanted:
@@ -88,8 +99,14 @@ class Explanation:
         return f"in {layout}; this target's kernels read {wanted}: w.prepare() once"
 
 
-def explain(problem: Problem, device: torch.device, copied: str | None = None) -> Explanation:
-    limits = ceilings(device, problem.out_dtype, *_integers(problem))
+def explain(
+    problem: Problem, device: torch.device | None = None, copied: str | None = None
+) -> Explanation:
+    """device: where floors are measured; None for one that is not here, whose data sheet counts."""
+    if device is None:
+        limits = published_ceilings(problem.device)
+    else:
+        limits = ceilings(device, problem.out_dtype, *_integers(problem))
     return Explanation(problem, answers(problem), limits, choose(problem), copied)
 
 

@@ -13,11 +13,11 @@ from blockscale.formats import parse_spec
 from blockscale.layouts import canonical
 from blockscale.numerics import parse_activation
 from blockscale.ops import validate
-from blockscale.ops.choose import choose, launch
+from blockscale.ops.choose import bind, choose
 from blockscale.ops.operand import Operand, as_groups, as_rows
 from blockscale.ops.quantize import quantize_activations
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import checks_enabled, is_deterministic, target_of
+from blockscale.runtime import checks_enabled, device_of, is_deterministic
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class MatmulCall:
             x=self._x_label(),
             w=weight.kind,
             out=dtype_name(self.out_dtype),
-            target=target_of(self.x.device),
+            device=device_of(self.x.device),
         )
 
 
@@ -158,10 +158,9 @@ def run(call: MatmulCall, problem: Problem | None = None) -> Tensor:
         validate.check_group_values(call.verb, call.group_sizes.tolist(), problem.m)
     out = torch.empty(problem.rows, problem.n, dtype=call.out_dtype, device=call.x.device)
     if problem.rows and problem.n:
+        launch = bind(problem, tuple(as_groups(weight) for weight in call.weights))
         launch(
-            problem,
             as_rows(call.x),
-            tuple(as_groups(weight) for weight in call.weights),
             tuple(_as_group_bias(bias, problem) for bias in call.biases),
             call.group_sizes,
             out,
@@ -171,7 +170,7 @@ def run(call: MatmulCall, problem: Problem | None = None) -> Tensor:
 
 def quantizes_x(problem: Problem) -> bool:
     """Whether x that is to be quantised on the fly is left to the kernel."""
-    return bool(getattr(choose(problem).config, "quantizes_x", False))
+    return choose(problem).config.quantizes_x
 
 
 def _with_quantized_x(call: MatmulCall) -> MatmulCall:
@@ -201,9 +200,9 @@ def run_input_grad(
         x=dtype_name(grad.dtype),
         w=weight.kind,
         out=dtype_name(dtype),
-        target=target_of(grad.device),
+        device=device_of(grad.device),
     )
     out = torch.empty(len(rows), problem.k, dtype=dtype, device=grad.device)
     if len(rows):  # without weights (n = 0) the gradient is zero, which the kernel writes
-        launch(problem, rows, as_groups(weight), group_sizes, out)
+        bind(problem, (as_groups(weight),))(rows, group_sizes, out)
     return out.reshape(*grad.shape[:-1], problem.k)

@@ -1,7 +1,7 @@
 """Launch plans: what a call on some weights has found out, for calls that differ in x alone.
 
-Checking a call and choosing its kernel takes longer than a small product. A kernel that
-offers a `Launch` is asked for one, and the plan is kept with the weights.
+Checking a call and choosing its kernel takes longer than a small product. So the kernel's launch is
+bound to the weights once, and the plan is kept with them.
 
 A launch has the addresses of the weights in it. Torch can move a tensor to other memory
 (`Tensor.data = ...`, `set_`, `untyped_storage().resize_`), so a plan remembers where each tensor
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blockscale.kernels import Parts
+from blockscale.kernels import Launch, Parts
 from blockscale.ops.choose import Choice, choose
 from blockscale.ops.matmul import MatmulCall, quantizes_x
 from blockscale.ops.operand import Operand, as_groups, as_rows
@@ -30,7 +30,7 @@ _data_ptr = Tensor.data_ptr
 
 @dataclass(frozen=True)
 class Plan:
-    launch: Any
+    launch: Launch
     choice: Choice
     problem: Problem
     x_rows: tuple[int, int] | None  # where x has other dimensions
@@ -69,8 +69,8 @@ class Plan:
 
 
 def make_plan(call: MatmulCall, kept: tuple[Any, ...], frozen: bool = False) -> Plan | None:
-    """None where the kernel that runs offers none, there is nothing to run, x is to be quantised
-    before, or weights would have to be copied: a call can let its copy go, a plan would keep it.
+    """None where there is nothing to run, x is to be quantised before, or weights would have to be
+    copied: a call can let its copy go, a plan would keep it.
 
     frozen: what the owners of all weights promise; see `kernels.contract`
     """
@@ -79,8 +79,7 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...], frozen: bool = False) -> 
         check_allocated(call.verb, weight)
     problem = call.problem()
     choice = choose(problem)
-    launch = getattr(choice.kernel, "Launch", None)
-    if launch is None or not (problem.rows and problem.n):
+    if not (problem.rows and problem.n):
         return None
     if call.x_format and not quantizes_x(problem):
         return None
@@ -89,7 +88,7 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...], frozen: bool = False) -> 
     weights = tuple(as_groups(weight) for weight in call.weights)
     tensors = tuple(tensor for weight in call.weights for tensor in weight.tensors)
     return Plan(
-        launch=launch(problem, choice.config, weights, frozen),
+        launch=choice.kernel.bind(problem, choice.config, weights, frozen),
         choice=choice,
         problem=problem,
         x_rows=None if len(call.x.shape) == 2 else (problem.rows, problem.k),
@@ -104,10 +103,8 @@ def make_plan(call: MatmulCall, kept: tuple[Any, ...], frozen: bool = False) -> 
 
 
 def why_copied(call: MatmulCall, choice: Choice) -> str | None:
-    """Why the kernel that runs copies weights at every call; None where it takes them as they are,
-    or does not say."""
-    launch = getattr(choice.kernel, "Launch", None)
-    if launch is None:
-        return None
-    found = (as_groups(weight).why_copied(launch.ALIGNED) for weight in call.weights)
+    """Why the kernel that runs copies weights at every call; None where it takes them as they
+    are."""
+    alignment = choice.kernel.bind(call.problem(), choice.config).alignment
+    found = (as_groups(weight).why_copied(alignment) for weight in call.weights)
     return next(filter(None, found), None)

@@ -11,15 +11,13 @@ from torch import Tensor
 
 from blockscale.formats import Format, parse_spec
 from blockscale.kernels import Parts
-from blockscale.kernels.repack import pack_cpu_tiles, packs_cpu_tiles
-from blockscale.kernels.repack_fragments import pack_fragments, packs_fragments
-from blockscale.kernels.tensor_scale import tensor_scales
+from blockscale.kernels.repack.reference import by_layouts
 from blockscale.layouts import Layout, canonical
-from blockscale.ops.choose import choose, launch
+from blockscale.ops.choose import bind
 from blockscale.ops.dispatcher import can_skip_dispatcher
 from blockscale.ops.operand import Operand, spread_over_rows
 from blockscale.problem import Kind, Problem, dtype_name
-from blockscale.runtime import target_of
+from blockscale.runtime import Device, device_of
 
 
 def derive_tensor_scale(x: Tensor, format: Format, per_row: bool) -> Tensor:
@@ -27,8 +25,32 @@ def derive_tensor_scale(x: Tensor, format: Format, per_row: bool) -> Tensor:
     lead = x.shape[:-1] if per_row else x.shape[:-2]
     if x.numel() == 0:
         return torch.ones(lead, dtype=torch.float32, device=x.device)
-    matrices = x.reshape(prod(x.shape[:-2]), *x.shape[-2:])
-    return tensor_scales(matrices, format, per_row).reshape(lead)
+    *_, n, k = x.shape
+    groups = prod(x.shape[:-2])
+    problem = _scale_problem(
+        groups, n, k, "row" if per_row else "matrix", x.dtype, format, device_of(x.device)
+    )
+    out = torch.empty((groups, n) if per_row else groups, dtype=torch.float32, device=x.device)
+    bind(problem)(x.reshape(groups, n, k), out)
+    return out.reshape(lead)
+
+
+@lru_cache(maxsize=1024)
+def _scale_problem(
+    groups: int, n: int, k: int, rule: str, dtype: torch.dtype, format: Format, device: Device
+) -> Problem:
+    return Problem(
+        verb="tensor_scale",
+        m=groups * n,
+        n=0,
+        k=k,
+        groups=groups,
+        rule=rule,
+        x=dtype_name(dtype),
+        w=str(Kind(format, canonical(format))),
+        out="float32",
+        device=device,
+    )
 
 
 def storage(kind: Kind, shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -56,12 +78,11 @@ def run_quantize(
     if x.numel() == 0:
         return codes, scale
     weighted = importance is not None
-    problem = _problem(groups * n, k, rule, x.dtype, str(kind), target_of(x.device), weighted)
+    problem = _problem(groups * n, k, rule, x.dtype, str(kind), device_of(x.device), weighted)
     row_scale = None
     if tensor_scale is not None:
         row_scale = spread_over_rows(tensor_scale, tuple(x.shape[:-1])).reshape(groups, n)
-    launch(
-        problem,
+    bind(problem)(
         x.reshape(groups, n, k),
         row_scale,
         codebook,
@@ -74,7 +95,14 @@ def run_quantize(
 
 @lru_cache(maxsize=1024)
 def _problem(
-    m: int, k: int, rule: str, dtype: torch.dtype, kind: str, target: str, weighted: bool = False
+    m: int,
+    k: int,
+    rule: str,
+    dtype: torch.dtype,
+    kind: str,
+    device: Device,
+    weighted: bool = False,
+    derives: bool = False,
 ) -> Problem:
     """Remembered, since activations are quantised at every call."""
     return Problem(
@@ -84,10 +112,11 @@ def _problem(
         k=k,
         rule=rule,
         weighted=weighted,
+        derives=derives,
         x=dtype_name(dtype),
         w=kind,
         out="uint8",
-        target=target,
+        device=device,
     )
 
 
@@ -120,17 +149,14 @@ def quantize_activations(
 def _quantize_deriving(
     rows: Tensor, kind: Kind, codebook: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scale and tensor scales of x [rows, k]: in one launch by a kernel that can."""
+    """Codes, scale and tensor scales of x [rows, k], by one launch."""
     m, k = rows.shape
-    problem = _problem(m, k, "absmax", rows.dtype, str(kind), target_of(rows.device))
-    kernel, config, _ = choose(problem)
-    derive = getattr(kernel, "launch_deriving", None)
-    if derive is None or rows.numel() == 0:
-        tensor_scale = derive_tensor_scale(rows, kind.format, per_row=True)
-        return *run_quantize(rows, kind, "absmax", tensor_scale, codebook), tensor_scale
     codes, scale = storage(kind, (m, k), rows.device)
-    tensor_scale = torch.empty(m, dtype=torch.float32, device=rows.device)
-    derive(problem, config, rows[None], tensor_scale[None], codebook, codes[None], scale[None])
+    tensor_scale = torch.ones(m, dtype=torch.float32, device=rows.device)
+    if rows.numel():
+        where = device_of(rows.device)
+        problem = _problem(m, k, "absmax", rows.dtype, str(kind), where, derives=True)
+        bind(problem)(rows[None], tensor_scale[None], codebook, codes[None], scale[None])
     return codes, scale, tensor_scale
 
 
@@ -159,11 +185,11 @@ def run_dequantize(operand: Operand, dtype: torch.dtype) -> Tensor:
         x=dtype_name(dtype),
         w=operand.kind,
         out=dtype_name(dtype),
-        target=target_of(operand.device),
+        device=device_of(operand.device),
     )
     codes = parts.codes.reshape(groups, *parts.codes.shape[len(lead) :])
     scale = parts.scale.reshape(groups, *parts.scale.shape[len(lead) :])
-    launch(problem, Parts(codes, scale, row_scale, parts.codebook), out)
+    bind(problem, (Parts(codes, scale, row_scale, parts.codebook),))(out)
     return out.reshape(shape)
 
 
@@ -176,15 +202,26 @@ def repack(
     target: Layout,
 ) -> tuple[Tensor, Tensor]:
     """Codes and scale in another layout, bit for bit the same tensor."""
-    for packs, pack in ((packs_cpu_tiles, pack_cpu_tiles), (packs_fragments, pack_fragments)):
-        if can_skip_dispatcher((codes, scale)) and packs(format, now, target, codes.device):
-            *lead, n, k = shape
-            flat = [part.reshape(prod(lead), *part.shape[-2:]) for part in (codes, scale)]
-            packed = pack(flat[0], flat[1], format, now, (prod(lead), n, k))
-            codes, scale = (part.reshape(*lead, *part.shape[1:]) for part in packed)
-            return codes, scale
-    if target.codes != now.codes:
-        codes = target.pack_codes(now.unpack_codes(codes, format, shape), format)
-    if target.scales != now.scales:
-        scale = target.pack_scale(now.unpack_scale(scale, format, shape), format)
+    if not can_skip_dispatcher((codes, scale)):
+        return by_layouts(codes, scale, format, shape, now, target)
+    *lead, m, k = shape
+    problem = Problem(
+        verb="repack",
+        m=m,
+        n=0,
+        k=k,
+        groups=prod(lead),
+        x=str(Kind(format, now)),
+        w=str(Kind(format, target)),
+        out="uint8",
+        device=device_of(codes.device),
+    )
+    parts = bind(problem)(_matrices(codes, shape), _matrices(scale, shape))
+    codes, scale = (part.reshape(*lead, *part.shape[1:]) for part in parts)
     return codes, scale
+
+
+def _matrices(storage: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[..., bytes] of so many leading dimensions as one."""
+    lead = len(shape) - 2
+    return storage.reshape(prod(shape[:-2]), *storage.shape[lead:])

@@ -46,7 +46,7 @@ def keep_replay(
     activation: object,
 ) -> None:
     """Among `calls`, if there can be one, for `run_replay`; `plan` has just served such a call."""
-    version = getattr(plan.launch, "settled_version", None)
+    version = plan.launch.settled_version
     if version is None or x.dim() > _MOST_DIMENSIONS:
         return
     for each in calls:

@@ -2,9 +2,11 @@
 
 from blockscale.runtime import native, tuned
 from blockscale.runtime.bounded_json import Limits, open_regular, parse_json, read_json
-from blockscale.runtime.ceilings import Ceilings, ceilings
+from blockscale.runtime.ceilings import Ceilings, ceilings, published_ceilings
 from blockscale.runtime.determinism import ask_deterministic, deterministic, is_deterministic
+from blockscale.runtime.device import Device, device_of
 from blockscale.runtime.environment import CHECKS, VARIABLES, checks_enabled, tuned_enabled
+from blockscale.runtime.gpus import GPUS, gpu
 from blockscale.runtime.identity import device_names
 from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native_library import Native, load_native
@@ -20,8 +22,10 @@ from blockscale.runtime.target import (
 
 __all__ = [
     "CHECKS",
+    "GPUS",
     "VARIABLES",
     "Ceilings",
+    "Device",
     "Limits",
     "Native",
     "ask_deterministic",
@@ -31,8 +35,10 @@ __all__ = [
     "describe_device",
     "deterministic",
     "device_names",
+    "device_of",
     "devices",
     "emulates_bfloat16",
+    "gpu",
     "is_deterministic",
     "is_unfinished",
     "load_native",
@@ -40,6 +46,7 @@ __all__ = [
     "native",
     "open_regular",
     "parse_json",
+    "published_ceilings",
     "read_json",
     "replacing",
     "resolve_device",

@@ -1,7 +1,7 @@
-"""What this machine can do at best, measured: bytes read and multiply-adds, per second.
+"""What a machine can do at best: bytes read and multiply-adds, per second.
 
-A floor is a problem's work divided by these. They are measured on the first question and kept for
-the process; a quarter of a second on a CPU.
+A floor is a problem's work divided by these. On this machine they are measured, on the first
+question, and kept for the process: a quarter of a second on a CPU.
 """
 
 from __future__ import annotations
@@ -14,12 +14,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blockscale.runtime.device import Device
+
 _REPEATS = 5
 
 
 class Ceilings(NamedTuple):
     read_bytes_per_s: float
     flops_per_s: float
+    source: str = "both measured here"
+
+
+def published_ceilings(device: Device) -> Ceilings:
+    """Of a GPU that is not here."""
+    flops = device.sms * device.sm_hz * device.mma_flops_per_cycle
+    return Ceilings(device.dram_bytes_per_s, flops, f"{device.name} by its data sheet")
 
 
 @lru_cache(maxsize=16)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 from functools import lru_cache
-from pathlib import Path
 
 import torch
+
+from blockscale.runtime.device import cpu_name
 
 
 @lru_cache(maxsize=64)
@@ -54,13 +54,6 @@ def devices() -> list[torch.device]:
 def describe_device(device: torch.device) -> str:
     if device.type != "cuda":
         threads = torch.get_num_threads()
-        return f"{_cpu_name()}, {threads} of {os.cpu_count()} threads"
+        return f"{cpu_name()}, {threads} of {os.cpu_count()} threads"
     facts = torch.cuda.get_device_properties(device)
     return f"{facts.name}, {facts.multi_processor_count} SMs, {facts.total_memory / 2**30:.0f} GiB"
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} ({platform.machine()})" if names else platform.machine()

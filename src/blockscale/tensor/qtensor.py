@@ -25,7 +25,7 @@ from blockscale.layouts import Layout, canonical
 from blockscale.layouts import layout as find_layout
 from blockscale.numerics import check_rule, element_map, mxfp4_scales_to_nvfp4
 from blockscale.problem import Kind
-from blockscale.runtime import resolve_device, target_of
+from blockscale.runtime import device_of, resolve_device
 from blockscale.tensor.index import parse_index
 
 
@@ -162,7 +162,7 @@ class QTensor:
         mode, whose tensors count no writes.
         """
         moved = self if device is None else self.to(device)
-        packed = moved.pack(ops.prepared_layout(self.format, target_of(moved.device)))
+        packed = moved.pack(ops.prepared_layout(self.format, device_of(moved.device)))
         if packed is moved or packed.codes.is_inference():
             return packed
         scale, table = packed.tensor_scale, packed.codebook

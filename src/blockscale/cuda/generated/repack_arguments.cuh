@@ -1,4 +1,4 @@
-// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/repack_fragments.py.
+// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/repack/cuda.py.
 #pragma once
 #include "base.cuh"
 

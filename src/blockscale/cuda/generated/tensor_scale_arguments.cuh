@@ -1,4 +1,4 @@
-// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/tensor_scale.py.
+// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/tensor_scale/cuda.py.
 #pragma once
 #include "base.cuh"
 #include "generated/rows.cuh"

@@ -1,6 +1,6 @@
 """Codes and scales to plain tensors.
 
-launch(problem, config, parts, out)
+Weights: one Parts. Launches are called with (out).
 
 parts  Parts of [groups, n, k], with one tensor scale per row: float32 [groups, n] or None;
        the problem's m is groups * n

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import Structure
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from torch import Tensor
 
-from blockscale.formats import CATALOGUE
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import Config as BaseConfig
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.cuda.formats import cuda_format
 from blockscale.kernels.cuda.rows import (
     MOST_UNITS,
@@ -27,11 +28,13 @@ from blockscale.kernels.cuda.rows import (
     rows_of,
 )
 from blockscale.kernels.cuda.structs import Header, Member, fields
-from blockscale.layouts import canonical
-from blockscale.problem import Kind, Problem, dtype_name, parse_kind
-from blockscale.runtime.cuda import Build, can_overlap, cuda_refusal, current_stream, function
+from blockscale.problem import Problem, dtype_name, parse_kind
+from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+
+__all__ = ["NAME", "bind", "configs", "decode", "decoder", "reads", "refuses"]
 
 NAME = "cuda"
+reads = reads_canonical
 
 _VALUES = 8  # of a lane: whole bytes in every packing
 
@@ -50,7 +53,7 @@ class DequantizeArguments(Structure):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     repeat: int  # units of eight numbers that a thread has under way
 
     def __str__(self) -> str:
@@ -58,7 +61,7 @@ class Config:
 
 
 def refuses(problem: Problem) -> str | None:
-    if refusal := cuda_refusal(problem.target):
+    if refusal := cuda_refusal(problem.device):
         return refusal
     layout = problem.w_kind.layout
     if layout.codes not in PACKINGS or layout.scales not in ("rows", "blocked"):
@@ -76,19 +79,20 @@ def _config(numbers: int) -> Config:
     return Config(4 if numbers >= 2**20 else 1)
 
 
-def launch(
-    problem: Problem,
-    config: Config,
-    parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
-    out: Tensor,  # [groups, n, k]
-) -> None:
-    decode(problem.w, parts, out, can_overlap(problem.target))
+def bind(
+    problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(partial(_run, problem, weights), builds=partial(_builds, problem))
 
 
-def decode(kind: str, parts: Parts, out: Tensor, overlap: bool = False) -> None:
+def _run(problem: Problem, weights: tuple[Parts, ...], out: Tensor) -> None:
+    decode(problem.w, weights[0], out, pdl=problem.device.pdl)
+
+
+def decode(kind: str, parts: Parts, out: Tensor, pdl: bool = False) -> None:
     """Rows of any panel: parts and out may be views of a part of all rows.
 
-    overlap: start before the kernel ahead in the stream ends, and let the next one start
+    pdl: start before the kernel ahead in the stream ends, and let the next one start
     """
     format, layout = parse_kind(kind)
     groups, n, k = out.shape
@@ -111,7 +115,7 @@ def decode(kind: str, parts: Parts, out: Tensor, overlap: bool = False) -> None:
     build = _build(kind, dtype_name(out.dtype), scaled, config.repeat)
     grid = blocks_for(groups * n * (k // _VALUES), config.repeat)
     kernel = function(build, out.device)
-    kernel.launch((grid, 1, 1), THREADS, 0, current_stream(out.device), arguments, overlap)
+    kernel.launch((grid, 1, 1), THREADS, 0, current_stream(out.device), arguments, pdl)
     if written is not out:
         out.copy_(written)
 
@@ -131,24 +135,11 @@ def _build(kind: str, dtype: str, scaled: bool, repeat: int) -> Build:
     return Build("dequantize.cu", "dequantize", tuple(defines.items()))
 
 
-def builds(problem: Problem) -> list[Build]:
+def decoder(kind: str, dtype: str, scaled: bool, numbers: int) -> Build:
+    """What `decode` loads for so many numbers; scaled: they have tensor scales."""
+    return _build(kind, dtype, scaled, _config(numbers).repeat)
+
+
+def _builds(problem: Problem) -> Sequence[Build]:
     scaled = problem.w_kind.format.has_tensor_scale
-    return [_build(problem.w, problem.out, scaled, config.repeat) for config in configs(problem)]
-
-
-def every_build(target: str) -> list[Build]:
-    found = []
-    for format in CATALOGUE.values():
-        for m in (1, 2**20):
-            problem = Problem(
-                verb="dequantize",
-                m=m,
-                n=0,
-                k=format.block,
-                x="bfloat16",
-                w=str(Kind(format, canonical(format))),
-                out="bfloat16",
-                target=target,
-            )
-            found += builds(problem)
-    return found
+    return [decoder(problem.w, problem.out, scaled, problem.m * problem.k)]

@@ -5,22 +5,25 @@ from __future__ import annotations
 
 from ctypes import Structure
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from blockscale.formats import CATALOGUE
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import Config as BaseConfig
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.cuda.enums import Dtype, Scale
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.cuda.rows import aligned, aligned_numbers
 from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.kernels.cuda.tables import float_table
-from blockscale.kernels.prepared import fragments
-from blockscale.problem import Kind, Problem, dtype_name, parse_kind
+from blockscale.problem import Problem, dtype_name, parse_kind
 from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
 
+__all__ = ["NAME", "bind", "configs", "decode", "decoder", "reads", "refuses"]
+
 NAME = "cuda_fragments"
+reads = reads_canonical
 
 _WARPS = 8
 _WORD = 4  # bytes of codes, scales and tables that a lane reads at a time
@@ -47,13 +50,13 @@ class DequantizeFragmentsArguments(Structure):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     def __str__(self) -> str:
         return "a warp to 16 rows and k=64"
 
 
 def refuses(problem: Problem) -> str | None:
-    if refusal := cuda_refusal(problem.target):
+    if refusal := cuda_refusal(problem.device):
         return refusal
     format, layout = problem.w_kind
     if layout != fragments(format):
@@ -65,13 +68,16 @@ def configs(problem: Problem) -> list[Config]:
     return [Config()]
 
 
-def launch(
-    problem: Problem,
-    config: Config,
-    parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
-    out: Tensor,  # [groups, n, k]
-) -> None:
-    decode(problem.w, parts, out)
+def bind(
+    problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(
+        partial(_run, problem, weights), builds=lambda: [decoder(problem.w, problem.out)]
+    )
+
+
+def _run(problem: Problem, weights: tuple[Parts, ...], out: Tensor) -> None:
+    decode(problem.w, weights[0], out)
 
 
 def decode(kind: str, parts: Parts, out: Tensor) -> None:
@@ -100,7 +106,7 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
         k,
     )
     grid = -(-n // 16), -(-k // (64 * _WARPS)), groups  # rows may be the most
-    kernel = function(_build(kind, dtype_name(out.dtype)), out.device)
+    kernel = function(decoder(kind, dtype_name(out.dtype)), out.device)
     kernel.launch(grid, 32 * _WARPS, 0, current_stream(out.device), arguments)
 
 
@@ -113,7 +119,8 @@ def _adjacent_tiles(storage: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=1024)
-def _build(kind: str, dtype: str) -> Build:
+def decoder(kind: str, dtype: str) -> Build:
+    """What `decode` loads."""
     format, layout = parse_kind(kind)
     defines: dict[str, str | int] = {
         "BS_SCALE": Scale[format.scale.name.upper()].name,
@@ -123,16 +130,3 @@ def _build(kind: str, dtype: str) -> Build:
         "BS_DTYPE": Dtype[dtype.upper()].name,
     }
     return Build("dequantize_fragments.cu", "dequantize_fragments", tuple(defines.items()))
-
-
-def builds(problem: Problem) -> list[Build]:
-    return [_build(problem.w, problem.out)]
-
-
-def every_build(target: str) -> list[Build]:
-    placed = ((format, fragments(format)) for format in CATALOGUE.values())
-    return [
-        _build(str(Kind(format, layout)), "bfloat16")
-        for format, layout in placed
-        if layout is not None
-    ]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.panels import PanelConfig, matrix, panel_configs, panels, unpack_rows
 from blockscale.numerics import dequantize_rows
 from blockscale.problem import Problem
 
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
+
 NAME = "reference"
+reads = reads_canonical
 
 
 def refuses(problem: Problem) -> str | None:
@@ -20,12 +25,14 @@ def configs(problem: Problem) -> list[PanelConfig]:
     return panel_configs(problem.k, problem.w_kind.layout.row_granularity)
 
 
-def launch(
-    problem: Problem,
-    config: PanelConfig,
-    parts: Parts,  # [groups, n, k]; tensor_scale [groups, n]
-    out: Tensor,  # [groups, n, k]
-) -> None:
+def bind(
+    problem: Problem, config: PanelConfig, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(partial(_run, problem, config, weights))
+
+
+def _run(problem: Problem, config: PanelConfig, weights: tuple[Parts, ...], out: Tensor) -> None:
+    (parts,) = weights
     groups, n, k = out.shape
     for group in range(groups):
         part = matrix(parts, group)

@@ -1,9 +1,8 @@
 """The gradient of a product with respect to x: grad @ w, so that adapters train on frozen weights.
 
-launch(problem, config, grad, weight, group_sizes, out)
+Weights: one Parts of [groups, n, k]. Launches are called with (grad, group_sizes, out):
 
 grad         [rows, n]
-weight       Parts of [groups, n, k]
 group_sizes  as in matmul
 out          [rows, k]
 """

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.native import NativeConfig, decoded_rows, native_configs, native_refusal
 from blockscale.kernels.panels import matrix, rows_of_groups
 from blockscale.problem import Problem
 
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
+
 NAME = "cpu"
+reads = reads_canonical
 _PANEL_FLOATS = 1 << 21  # decoded at a time: 8 MB
 
 
 def refuses(problem: Problem) -> str | None:
-    refusal = native_refusal(problem.target)
+    refusal = native_refusal(problem.device)
     if refusal is None and problem.deterministic:
         return "torch multiplies: bits depend on threads"
     return refusal
@@ -25,14 +30,21 @@ def configs(problem: Problem) -> list[NativeConfig]:
     return native_configs()
 
 
-def launch(
+def bind(
+    problem: Problem, config: NativeConfig, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(partial(_run, problem, config, weights), is_capturable=False)
+
+
+def _run(
     problem: Problem,
     config: NativeConfig,
+    weights: tuple[Parts, ...],  # one: [groups, n, k]
     grad: Tensor,  # [rows, n]
-    weight: Parts,  # [groups, n, k]
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, k]
 ) -> None:
+    (weight,) = weights
     slices = rows_of_groups(problem, group_sizes)
     out[slices[-1][1] if slices else 0 :] = 0
     height = max(_PANEL_FLOATS // max(problem.k, 1), 1)

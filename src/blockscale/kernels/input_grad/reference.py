@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.panels import (
     PanelConfig,
     matrix,
@@ -17,7 +19,10 @@ from blockscale.kernels.panels import (
 from blockscale.numerics import cast, input_gradient, scaled_values
 from blockscale.problem import Problem
 
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
+
 NAME = "reference"
+reads = reads_canonical
 
 
 def refuses(problem: Problem) -> str | None:
@@ -28,14 +33,21 @@ def configs(problem: Problem) -> list[PanelConfig]:
     return panel_configs(problem.k, problem.w_kind.layout.row_granularity)
 
 
-def launch(
+def bind(
+    problem: Problem, config: PanelConfig, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(partial(_run, problem, config, weights), is_capturable=False)
+
+
+def _run(
     problem: Problem,
     config: PanelConfig,
+    weights: tuple[Parts, ...],  # one: [groups, n, k]
     grad: Tensor,  # [rows, n]
-    weight: Parts,  # [groups, n, k]
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, k]
 ) -> None:
+    (weight,) = weights
     slices = rows_of_groups(problem, group_sizes)
     out[slices[-1][1] if slices else 0 :] = 0
     for group, (start, stop) in enumerate(slices):

@@ -3,10 +3,11 @@
 The verbs differ in their epilogue (gated or not) and in how rows find their weights (one matrix,
 one per batch, one per ragged group); both are facts of the Problem. So a kernel serves them all:
 
-    launch(problem, config, x, weights, biases, group_sizes, out)
+    weights      Parts of [groups, n, k]: one, or gate and up
+
+and launches are called with (x, biases, group_sizes, out):
 
     x            [rows, k]: a Tensor, or Parts where it is quantised
-    weights      Parts of [groups, n, k]: one, or gate and up
     biases       as many, each [groups, n] or None
     group_sizes  integers [groups] on x's device where the problem is ragged, else None
     out          [rows, n]

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockscale.formats import INT8
-from blockscale.kernels.contract import Parts
+from blockscale.formats import INT8, Format
+from blockscale.kernels.contract import Launch, Parts, Prediction
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
 from blockscale.kernels.matmul.cpu_constants import FITTED_ON, Machine
 from blockscale.kernels.matmul.cpu_cost import PREDICTED, cost, ranked
@@ -34,10 +34,13 @@ from blockscale.kernels.native import (
     streams,
 )
 from blockscale.kernels.panels import matrix, rows_of_groups
-from blockscale.kernels.repack import CPU_TILES, pack_cpu_tiles, packs_cpu_tiles
+from blockscale.kernels.repack.cpu import CPU_TILES, can_pack, pack
+from blockscale.layouts import Layout
 from blockscale.numerics import Activation, parse_activation
 from blockscale.problem import Problem, dtype_name
-from blockscale.runtime import ceilings, native
+from blockscale.runtime import Device, ceilings, native
+
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
 
 NAME = "cpu"
 _PANEL_FLOATS = 1 << 21  # weights that are decoded or packed at a time: 8 MB at most
@@ -65,8 +68,12 @@ class Config(NativeConfig):
         return "; ".join(notes)
 
 
+def reads(format: Format, device: Device) -> Layout | None:
+    return CPU_TILES if streams(format) and native_refusal(device) is None else None
+
+
 def refuses(problem: Problem) -> str | None:
-    refusal = native_refusal(problem.target)
+    refusal = native_refusal(problem.device)
     if refusal is None and not algorithms(problem, "scalar"):
         return f"leaves {problem.w_kind} to torch, whose bits depend on threads"
     return refusal
@@ -88,9 +95,7 @@ def algorithms(problem: Problem, isa: str) -> list[str]:
     the number of threads nor on a measurement, or bits would: the prediction is for the machine
     that the constants were fitted on."""
     format, layout = problem.w_kind
-    device = torch.device("cpu")
-    tiled = layout == CPU_TILES or packs_cpu_tiles(format, layout, CPU_TILES, device)
-    if not (streams(format) and tiled):
+    if not streams(format) or not (layout == CPU_TILES or can_pack(format, layout)):
         return [] if problem.deterministic else ["panels"]
     times = {each: cost(problem, each, isa, FITTED_ON).seconds for each in ("stream", "gemm")}
     legal = ranked(times)
@@ -102,32 +107,17 @@ def algorithms(problem: Problem, isa: str) -> list[str]:
     return legal
 
 
-def predicted(problem: Problem) -> str:
-    """Of the algorithm that runs: its time on this machine, what bounds it, and the next one."""
-    first, *others = configs(problem)
-    if first.algorithm not in PREDICTED:
-        return _UNPREDICTED[first.algorithm]
-    machine = Machine(first.threads, *ceilings(torch.device("cpu"), torch.float32))
-    found = cost(problem, first.algorithm, first.isa, machine)
-    text = f"{1e6 * found.seconds:.3g} us, bound by {found.bound_by}"
-    for other in others:
-        if other.algorithm in PREDICTED:
-            seconds = cost(problem, other.algorithm, other.isa, machine).seconds
-            return f"{text}; next: {other.algorithm}, {1e6 * seconds:.3g} us"
-    return text
+def bind(
+    problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return Product(problem, config, weights)
 
 
-_UNPREDICTED = {
-    "amx": f"to be the fastest from {_AMX_ROWS} rows a matrix: a measured rule, without a time",
-    "panels": "no time: torch multiplies",
-}
-
-
-def launch(
+def _run(
     problem: Problem,
     config: Config,
-    x: Tensor | Parts,  # [rows, k]; numbers for `int8` too, which rounds them
     weights: tuple[Parts, ...],  # one, or gate and up: [groups, n, k]
+    x: Tensor | Parts,  # [rows, k]; numbers for `int8` too, which rounds them
     biases: tuple[Tensor | None, ...],  # [groups, n]
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, n]
@@ -141,11 +131,11 @@ def launch(
         return
     rows = _rows_of(problem, config, x)
     if not config.packs:
-        whole = tuple(part.placed(Launch.ALIGNED) for part in weights)
+        whole = tuple(part.placed(Launch.alignment) for part in weights)
         _multiply(problem, config, rows, whole, biases, ends, activation, out)
         return
     for group, start, stop, first, last in _panels(problem, ends):
-        packed = tuple(_pack(problem, part, group, first, last) for part in weights)
+        packed = tuple(_pack(problem, config, part, group, first, last) for part in weights)
         columns = tuple(None if bias is None else bias[group, None, first:last] for bias in biases)
         part = out[start:stop, first:last]
         _multiply(
@@ -153,23 +143,19 @@ def launch(
         )
 
 
-class Launch:
+class Product(Launch):
     """A call on some weights, with all that does not change between calls found out.
 
     Of rows of numbers and weights that are packed; other calls are launched anew each time. What
     the weights hold is read at every call, so it does not matter whether they are frozen.
     """
 
-    ALIGNED = 1  # bytes of codes are read wherever they are
-
-    def __init__(
-        self, problem: Problem, config: Config, weights: tuple[Parts, ...], frozen: bool = False
-    ) -> None:
+    def __init__(self, problem: Problem, config: Config, weights: tuple[Parts, ...]) -> None:
         self._problem, self._config = problem, config
         self._weights = weights
         self._template = b""
-        if not (problem.ragged or config.packs or config.algorithm == "panels"):
-            self._weights = tuple(part.placed(self.ALIGNED) for part in weights)
+        if weights and not (problem.ragged or config.packs or config.algorithm == "panels"):
+            self._weights = tuple(part.placed(self.alignment) for part in weights)
             ends = _group_ends(problem, None)
             self._row_begin = (ctypes.c_int64 * len(ends))(*ends)
             # They stand for the real ones.
@@ -183,6 +169,17 @@ class Launch:
             )
             self._template = bytes(arguments)
 
+    @property
+    def predicted(self) -> Prediction | None:
+        """On this machine, with torch's threads; None of algorithms without a model."""
+        config = self._config
+        if config.algorithm not in PREDICTED:
+            return None
+        limits = ceilings(torch.device("cpu"), torch.float32)
+        machine = Machine(config.threads, limits.read_bytes_per_s, limits.flops_per_s)
+        found = cost(self._problem, config.algorithm, config.isa, machine)
+        return Prediction(1e6 * found.seconds, found.bound_by)
+
     def __call__(
         self,
         x: Tensor | Parts,
@@ -191,7 +188,7 @@ class Launch:
         out: Tensor,
     ) -> None:
         if isinstance(x, Parts) or not self._template:
-            launch(self._problem, self._config, x, self._weights, biases, group_sizes, out)
+            _run(self._problem, self._config, self._weights, x, biases, group_sizes, out)
             return
         call = native.Matmul.from_buffer_copy(self._template)
         rows, (between, along) = x, x.stride()
@@ -225,10 +222,12 @@ def _panels(problem: Problem, ends: list[int]) -> Iterator[tuple[int, int, int, 
                 yield group, start, stop, first, min(first + height, problem.n)
 
 
-def _pack(problem: Problem, part: Parts, group: int, first: int, last: int) -> Parts:
+def _pack(
+    problem: Problem, config: Config, part: Parts, group: int, first: int, last: int
+) -> Parts:
     format, layout = problem.w_kind
     codes, scale = part.codes[group, None, first:last], part.scale[group, None, first:last]
-    packed = pack_cpu_tiles(codes, scale, format, layout, (1, last - first, problem.k))
+    packed = pack(codes, scale, format, layout, (1, last - first, problem.k), config)
     tensor_scale = None if part.tensor_scale is None else part.tensor_scale[group, None]
     codebook = None if part.codebook is None else part.codebook.contiguous()
     return Parts(*packed, tensor_scale, codebook)
@@ -237,7 +236,7 @@ def _pack(problem: Problem, part: Parts, group: int, first: int, last: int) -> P
 def _rows_of(problem: Problem, config: Config, x: Tensor | Parts) -> Rows:
     if isinstance(x, Tensor):
         return Rows(x if x.stride(-1) == 1 else x.contiguous(), None, None)
-    x = x.placed(Launch.ALIGNED)  # one tensor scale may be spread over all rows
+    x = x.placed(Launch.alignment)  # one tensor scale may be spread over all rows
     if config.algorithm == "int8":
         return Rows(x.codes, x.tensor_scale, x.scale)
     every, shape = slice(0, problem.rows), (problem.rows, problem.k)

@@ -11,26 +11,32 @@ Of a ragged problem it reads the group sizes on the host.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import Config as BaseConfig
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.dequantize import cuda, cuda_fragments
 from blockscale.kernels.panels import matrix, panels, rows_of_groups
 from blockscale.numerics import parse_activation
-from blockscale.problem import Kind, Problem
-from blockscale.runtime.cuda import cuda_refusal
+from blockscale.problem import Kind, Problem, dtype_name
+from blockscale.runtime.cuda import Build, cuda_refusal
+
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
 
 NAME = "cublas"
+reads = reads_canonical
 
 _SCRATCH_BYTES = 64 << 20  # of decoded weights
 _LARGEST_FLOAT16 = 65504.0
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     rows: int  # of the weights, decoded at a time
     doubled: bool  # float32 is multiplied as float64
 
@@ -40,7 +46,7 @@ class Config:
 
 
 def refuses(problem: Problem) -> str | None:
-    refusal = cuda_refusal(problem.target)
+    refusal = cuda_refusal(problem.device)
     if refusal is None and problem.deterministic:
         return "leaves the order of sums to torch's library"
     if refusal is None and "@" in problem.x:
@@ -66,10 +72,6 @@ def configs(problem: Problem) -> list[Config]:
     return [Config(max(rows // 128 * 128, 128), doubled)]
 
 
-def is_capturable(problem: Problem) -> bool:
-    return not problem.ragged
-
-
 def _x_dtype(problem: Problem) -> torch.dtype:
     """What is multiplied. float16 has no room for every weight of some formats."""
     scale, element = problem.w_kind.format.scale, problem.w_kind.format.element
@@ -85,11 +87,31 @@ def _lift(problem: Problem, dtype: torch.dtype) -> float:
     return 256.0 if dtype == torch.float16 and problem.w_kind.format.is_codebook else 1.0
 
 
-def launch(
+def bind(
+    problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(
+        partial(_run, problem, config, weights),
+        builds=partial(_builds, problem, config),
+        is_capturable=not problem.ragged,
+    )
+
+
+def _builds(problem: Problem, config: Config) -> Sequence[Build]:
+    """What decodes the weights, some rows at a time."""
+    name = dtype_name(_x_dtype(problem))
+    if problem.w_kind.layout.scales == "fragments":
+        return [cuda_fragments.decoder(problem.w, name)]
+    lifted = _lift(problem, _x_dtype(problem)) != 1.0
+    height = min(config.rows, problem.n)
+    return [cuda.decoder(problem.w, name, lifted, height * problem.k)]
+
+
+def _run(
     problem: Problem,
     config: Config,
-    x: Tensor | Parts,  # [rows, k]
     weights: tuple[Parts, ...],  # one, or gate and up: [groups, n, k]
+    x: Tensor | Parts,  # [rows, k]
     biases: tuple[Tensor | None, ...],  # [groups, n]
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, n]

@@ -5,9 +5,11 @@ Of a ragged problem it reads the group sizes on the host.
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
-from blockscale.kernels.contract import Parts
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.panels import (
     PanelConfig,
     matrix,
@@ -25,7 +27,10 @@ from blockscale.numerics import (
 )
 from blockscale.problem import Problem
 
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
+
 NAME = "reference"
+reads = reads_canonical
 
 
 def refuses(problem: Problem) -> str | None:
@@ -36,11 +41,17 @@ def configs(problem: Problem) -> list[PanelConfig]:
     return panel_configs(problem.k, problem.w_kind.layout.row_granularity)
 
 
-def launch(
+def bind(
+    problem: Problem, config: PanelConfig, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(partial(_run, problem, config, weights), is_capturable=False)
+
+
+def _run(
     problem: Problem,
     config: PanelConfig,
-    x: Tensor | Parts,  # [rows, k]
     weights: tuple[Parts, ...],  # one, or gate and up: [groups, n, k]
+    x: Tensor | Parts,  # [rows, k]
     biases: tuple[Tensor | None, ...],  # [groups, n]
     group_sizes: Tensor | None,  # integers [groups], where the problem is ragged
     out: Tensor,  # [rows, n]

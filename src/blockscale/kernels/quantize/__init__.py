@@ -1,17 +1,16 @@
 """Plain tensors to codes and scales.
 
-launch(problem, config, x, tensor_scale, codebook, codes, scale)
+No weights. Launches are called with (x, tensor_scale, codebook, codes, scale):
 
 x             [groups, n, k]; the problem's m is groups * n
-tensor_scale  float32 [groups, n], one per row, or None where the format has none
+tensor_scale  float32 [groups, n], one per row, or None where the format has none; an output where
+              the problem `derives` it from each row
 codebook      float32 [2^bits], or None
 codes, scale  outputs: storage in the layout of the problem's w
 
 Where the problem is `weighted`, and only there, one more tensor follows:
 
 importance    float32 [groups, k], of the squared errors that the rule "mse" searches
-
-A kernel may have `launch_deriving` too: the same, but tensor_scale is an output, chosen row by row.
 """
 
 from blockscale.kernels.contract import Kernel

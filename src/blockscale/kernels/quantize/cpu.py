@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from torch import Tensor
 
 from blockscale.formats import Float, Format
+from blockscale.kernels.amax import derive_scales, native_amax
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.native import (
     NativeConfig,
     call_native,
@@ -20,31 +22,42 @@ from blockscale.numerics import carry_from
 from blockscale.problem import Problem, parse_kind
 from blockscale.runtime import native
 
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
+
 NAME = "cpu"
+reads = reads_canonical
 
 
 def refuses(problem: Problem) -> str | None:
     layout = problem.w_kind.layout
     if layout.codes not in ("bits", "planes") or layout.scales != "rows":
         return f"writes bits/rows and planes/rows, not {layout}"
-    return native_refusal(problem.target)
+    return native_refusal(problem.device)
 
 
 def configs(problem: Problem) -> list[NativeConfig]:
     return native_configs()
 
 
-def launch(
+def bind(
+    problem: Problem, config: NativeConfig, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(partial(_run, problem, config))
+
+
+def _run(
     problem: Problem,
     config: NativeConfig,
     x: Tensor,  # [groups, n, k]
-    tensor_scale: Tensor | None,  # float32 [groups, n]
+    tensor_scale: Tensor | None,  # float32 [groups, n]; written where the problem derives it
     codebook: Tensor | None,  # float32 [2^bits]
     codes: Tensor,
     scale: Tensor,
     importance: Tensor | None = None,  # float32 [groups, k]
 ) -> None:
     layout = problem.w_kind.layout
+    if problem.derives and tensor_scale is not None:
+        derive_scales(x, problem.w_kind.format, native_amax, tensor_scale)
     groups, n, k = x.shape
     row_scale = None if tensor_scale is None else tensor_scale.contiguous()
     table = None if codebook is None else codebook.contiguous()

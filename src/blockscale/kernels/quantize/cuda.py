@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ctypes import Structure
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from torch import Tensor
 
-from blockscale.formats import CATALOGUE
+from blockscale.kernels.contract import Config as BaseConfig
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.cuda.formats import TENSOR_SCALES, carry_mantissa, cuda_format, cuda_search
 from blockscale.kernels.cuda.rows import (
     MOST_UNITS,
@@ -25,18 +26,13 @@ from blockscale.kernels.cuda.rows import (
     rows_of,
 )
 from blockscale.kernels.cuda.structs import Header, Member, fields
-from blockscale.layouts import canonical
-from blockscale.numerics import rules_of
-from blockscale.problem import Kind, Problem
-from blockscale.runtime.cuda import (
-    Build,
-    can_overlap,
-    cuda_refusal,
-    current_stream,
-    function,
-)
+from blockscale.problem import Problem
+from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
+
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
 
 NAME = "cuda"
+reads = reads_canonical
 
 
 class QuantizeArguments(Structure):
@@ -55,17 +51,17 @@ class QuantizeArguments(Structure):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     values: int  # of a lane
     repeat: int  # units that a thread takes, one after the other
-    threads: int  # of a thread block
+    threads: int  # of a CTA
 
     def __str__(self) -> str:
         return f"{self.values} numbers to a lane, {self.repeat} times, {self.threads} threads"
 
 
 def refuses(problem: Problem) -> str | None:
-    if refusal := cuda_refusal(problem.target):
+    if refusal := cuda_refusal(problem.device):
         return refusal
     _format, layout = problem.w_kind
     if layout.codes not in PACKINGS or layout.scales not in ("rows", "blocked"):
@@ -77,11 +73,12 @@ def refuses(problem: Problem) -> str | None:
 
 def configs(problem: Problem) -> list[Config]:
     values, format = _values(problem), problem.w_kind.format
-    # Searches and codebooks take more registers: small thread blocks fill an SM better.
+    # Searches and codebooks take more registers: small CTAs fill an SM better.
     is_plain = problem.rule not in ("mse", "four_over_six") and not format.is_codebook
-    # A codebook's midpoints are found by every thread block anew: large calls have fewer of these.
+    # A codebook's midpoints are found by every CTA anew: large calls have fewer of these.
     repeat = 1 if problem.m * problem.k // values < 2**17 else 4 if is_plain else 8
-    return [Config(values, repeat, THREADS if is_plain else THREADS // 2)]
+    config = Config(values, repeat, THREADS if is_plain else THREADS // 2)
+    return [_of_rows(problem, config) if problem.derives else config]
 
 
 def _values(problem: Problem) -> int:
@@ -98,56 +95,42 @@ def _least_values(problem: Problem) -> int:
     return max(least, format.block // 32)  # a warp holds the largest block
 
 
-def launch(
+def _of_rows(problem: Problem, config: Config) -> Config:
+    """A CTA has one row: its lanes take less of it, so that more of them have work."""
+    return replace(config, values=_least_values(problem))
+
+
+def bind(
+    problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(
+        partial(_run, problem, config), builds=lambda: [_build(problem, _scales(problem), config)]
+    )
+
+
+def _scales(problem: Problem) -> str:
+    """Where tensor scales come from."""
+    format = problem.w_kind.format
+    if problem.derives:
+        return TENSOR_SCALES[format.tensor_scale]
+    return "GIVEN" if format.has_tensor_scale else "NONE"
+
+
+def _run(
     problem: Problem,
     config: Config,
     x: Tensor,  # [groups, n, k]
-    tensor_scale: Tensor | None,  # float32 [groups, n]
+    tensor_scale: Tensor | None,  # float32 [groups, n]; written where the problem derives it
     codebook: Tensor | None,  # float32 [2^bits]
     codes: Tensor,
     scale: Tensor,
     importance: Tensor | None = None,  # float32 [groups, k]
 ) -> None:
-    given = "GIVEN" if tensor_scale is not None else "NONE"
-    _launch(problem, config, given, x, tensor_scale, codebook, codes, scale, importance)
-
-
-def launch_deriving(
-    problem: Problem,
-    config: Config,
-    x: Tensor,
-    tensor_scale: Tensor,  # float32 [groups, n]: written
-    codebook: Tensor | None,
-    codes: Tensor,
-    scale: Tensor,
-) -> None:
-    """Like `launch`, and chooses each row's tensor scale too: one kernel for activations."""
-    kind = TENSOR_SCALES[problem.w_kind.format.tensor_scale]
-    _launch(problem, _of_rows(problem, config), kind, x, tensor_scale, codebook, codes, scale)
-
-
-def _of_rows(problem: Problem, config: Config) -> Config:
-    """A thread block has one row: its lanes take less of it, so that more of them have work."""
-    return replace(config, values=_least_values(problem))
-
-
-def _launch(
-    problem: Problem,
-    config: Config,
-    tensor_scales: str,
-    x: Tensor,
-    tensor_scale: Tensor | None,
-    codebook: Tensor | None,
-    codes: Tensor,
-    scale: Tensor,
-    importance: Tensor | None = None,
-) -> None:
     format, layout = problem.w_kind
     groups, n, k = x.shape
     x = aligned(x)
     table = None if codebook is None else aligned(codebook, 4)
-    derived = tensor_scales not in ("NONE", "GIVEN")
-    if tensor_scale is not None and not derived:  # else it is written
+    if tensor_scale is not None and not problem.derives:
         tensor_scale = aligned_numbers(tensor_scale)
     weights = None if importance is None else aligned(importance.contiguous())
     blocks, units = k // format.block, k // config.values
@@ -168,10 +151,10 @@ def _launch(
         config.repeat * config.threads,
     )
     every = groups * n * units
-    grid = groups * n if derived else blocks_for(every, config.repeat, config.threads)
-    kernel = function(_build(problem, tensor_scales, config), x.device)
-    stream, overlap = current_stream(x.device), can_overlap(problem.target)
-    kernel.launch((grid, 1, 1), config.threads, 0, stream, arguments, overlap)
+    grid = groups * n if problem.derives else blocks_for(every, config.repeat, config.threads)
+    kernel = function(_build(problem, _scales(problem), config), x.device)
+    stream, pdl = current_stream(x.device), problem.device.pdl
+    kernel.launch((grid, 1, 1), config.threads, 0, stream, arguments, pdl)
 
 
 @lru_cache(maxsize=1024)
@@ -190,38 +173,3 @@ def _build(problem: Problem, tensor_scales: str, config: Config) -> Build:
         "BS_THREADS": config.threads,
     }
     return Build("quantize.cu", "quantize", tuple(defines.items()))
-
-
-def builds(problem: Problem) -> list[Build]:
-    """With a given tensor scale; and with a derived one, where x is quantised on the fly."""
-    format, config = problem.w_kind.format, configs(problem)[0]
-    if not format.has_tensor_scale:
-        return [_build(problem, "NONE", config)]
-    found = [_build(problem, "GIVEN", config)]
-    if problem.rule == "absmax":
-        found.append(_build(problem, TENSOR_SCALES[format.tensor_scale], _of_rows(problem, config)))
-    return found
-
-
-def every_build(target: str) -> list[Build]:
-    """Each format; on Hopper each rule of it too."""
-    found = []
-    for format in CATALOGUE.values():
-        rules = [(rule, False) for rule in rules_of(format)]
-        if "mse" in rules_of(format):
-            rules.append(("mse", True))
-        for rule, is_weighted in rules if target == "sm_90a" else rules[:1]:
-            problem = Problem(
-                verb="quantize",
-                m=1,
-                n=0,
-                k=max(format.block, 32),
-                rule=rule,
-                weighted=is_weighted,
-                x="bfloat16",
-                w=str(Kind(format, canonical(format))),
-                out="uint8",
-                target=target,
-            )
-            found += builds(problem)
-    return list(dict.fromkeys(found))  # some rules say the same

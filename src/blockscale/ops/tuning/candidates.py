@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from blockscale.kernels import KERNELS, Kernel
+from blockscale.kernels import KERNELS, Config, Kernel
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import Build
 
 
 class Candidate(NamedTuple):
     kernel: Kernel
-    config: Any
+    config: Config
 
     def __str__(self) -> str:
         return f"{self.kernel.NAME} with {self.config}"
@@ -26,16 +27,11 @@ class Candidate(NamedTuple):
 
     def is_capturable(self, problem: Problem) -> bool:
         """Whether a CUDA graph can hold it."""
-        asked = getattr(self.kernel, "is_capturable", None)
-        return asked is None or bool(asked(problem))
+        return self.kernel.bind(problem, self.config).is_capturable
 
-    def builds(self, problem: Problem) -> list[Build]:
-        """What must be compiled for it; a kernel with one config need not take it."""
-        listed = getattr(self.kernel, "builds", None)
-        if listed is None:
-            return []
-        is_first = self.config == self.kernel.configs(problem)[0]
-        return list(listed(problem) if is_first else listed(problem, self.config))
+    def builds(self, problem: Problem) -> Sequence[Build]:
+        """What must be compiled for it."""
+        return self.kernel.bind(problem, self.config).builds
 
 
 def offered(kernel: Kernel, problem: Problem) -> list[Candidate]:

@@ -114,13 +114,9 @@ class Contest:
     def _call(self, candidate: Candidate, operands: Operands, entry: Entry, out: Tensor) -> Call:
         """As a call on kept weights is launched."""
         kernel, config = candidate
-        x, biases = operands.rows, (None,) * len(operands.matrices)
-        launcher = getattr(kernel, "Launch", None) if isinstance(x, Tensor) else None
-        if launcher is None:
-            start = partial(kernel.launch, self._problem, config, x, entry.weights)
-        else:
-            start = partial(launcher(self._problem, config, entry.weights), x)
-        return partial(start, biases, entry.group_sizes, out)
+        biases = (None,) * len(operands.matrices)
+        launch = kernel.bind(self._problem, config, entry.weights)
+        return partial(launch, operands.rows, biases, entry.group_sizes, out)
 
     def _out(self, value: float) -> Tensor:
         shape, dtype = (self._problem.rows, self._problem.n), self._problem.out_dtype

@@ -11,8 +11,8 @@ from blockscale.ops.tuning.sources import source_hash
 from blockscale.problem import Problem
 from blockscale.runtime import device_names, tuned
 
-# A bias and an activation cost every kernel the same; the target stands with the device.
-_INDIFFERENT = ("bias", "activation", "target")
+# A bias and an activation cost every kernel the same; the device stands in the file.
+_INDIFFERENT = ("bias", "activation", "device")
 
 
 def facts(problem: Problem) -> dict[str, Any]:

@@ -14,13 +14,6 @@ from blockscale.runtime.cuda.cache import Cache, Entry, open_cache
 from blockscale.runtime.cuda.compile import cubin, is_cached
 from blockscale.runtime.cuda.compile_all import compile_all
 from blockscale.runtime.cuda.driver import CudaError, driver_version
-from blockscale.runtime.cuda.facts import (
-    can_cluster,
-    can_overlap,
-    has_wgmma,
-    multiprocessors,
-    shared_limit,
-)
 from blockscale.runtime.cuda.functions import Function, current_stream, function
 from blockscale.runtime.cuda.nvrtc import CompilationError, load_nvrtc
 from blockscale.runtime.cuda.refusal import cuda_refusal
@@ -39,20 +32,15 @@ __all__ = [
     "Function",
     "GraphStopwatch",
     "arch_of",
-    "can_cluster",
-    "can_overlap",
     "compile_all",
     "cubin",
     "cuda_refusal",
     "current_stream",
     "driver_version",
     "function",
-    "has_wgmma",
     "is_cached",
     "load_nvrtc",
     "matrix_map",
-    "multiprocessors",
     "open_cache",
-    "shared_limit",
     "tensor_map",
 ]

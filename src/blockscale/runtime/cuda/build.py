@@ -20,6 +20,7 @@ class Build:
     source: str  # a file in FOLDER/kernels, or an absolute path
     entry: str  # the name of an extern "C" __global__ function
     defines: tuple[tuple[str, str | int], ...] = ()
+    needs: tuple[str, ...] = ()  # instructions that its machine code must have, as in ("HMMA",)
 
     def __hash__(self) -> int:
         return self._hash
@@ -31,7 +32,7 @@ class Build:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Without the hash, which differs between processes."""
-        return Build, (self.source, self.entry, self.defines)
+        return Build, (self.source, self.entry, self.defines, self.needs)
 
     def __str__(self) -> str:
         fixed = " ".join(f"{name}={value}" for name, value in self.defines)

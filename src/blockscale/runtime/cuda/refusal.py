@@ -1,4 +1,4 @@
-"""Why CUDA kernels cannot be built for a target, whatever the work."""
+"""Why CUDA kernels cannot run on a device, whatever the work."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ import torch
 
 from blockscale.runtime.cuda.arch import OLDEST, arch_of, capability
 from blockscale.runtime.cuda.nvrtc import load_nvrtc
+from blockscale.runtime.device import Device
 from blockscale.runtime.environment import cuda_enabled
 
 
 @lru_cache(maxsize=64)
-def cuda_refusal(target: str) -> str | None:
-    """Asks for a compiler but for no GPU, so that kernels can be built where there is none."""
-    if not target.startswith("sm_"):
-        return f"no CUDA device: target is {target}"
+def cuda_refusal(device: Device) -> str | None:
+    """Of a GPU that is not here only what holds on any machine: a problem can be explained for it
+    where there is neither a GPU nor a compiler."""
+    target = device.arch
+    if not device.is_gpu:
+        return f"runs on NVIDIA GPUs; this is {target}"
+    if device.capability < OLDEST:
+        return f"{target} is older than sm_{OLDEST[0]}{OLDEST[1]}"
+    return _missing(target) if device.live else None
+
+
+def _missing(target: str) -> str | None:
+    """What kernels need on this machine and is not there."""
     if not cuda_enabled():
         return "BLOCKSCALE_CUDA=0 turns it off"
     if torch.version.hip is not None:
         return f"this torch is built for ROCm {torch.version.hip}, not for CUDA"
-    if capability(target) < OLDEST:
-        return f"{target} is older than sm_{OLDEST[0]}{OLDEST[1]}"
     nvrtc = load_nvrtc()
     if isinstance(nvrtc, str):
         return nvrtc

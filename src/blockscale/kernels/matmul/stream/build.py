@@ -6,7 +6,6 @@ from functools import lru_cache
 
 from blockscale.formats import Float
 from blockscale.kernels.cuda.enums import Element, Scale
-from blockscale.kernels.matmul.stream.choice import stream_configs
 from blockscale.kernels.matmul.stream.config import (
     Config,
     decodes_x,
@@ -59,10 +58,11 @@ def _specialised(
     if "@" in x:
         coded = parse_kind(x).format
         defines |= {"BS_X_SCALE": Scale[coded.scale.name.upper()].name, "BS_X_BLOCK": coded.block}
-    return Build("stream.cu", "stream", tuple(defines.items()))
+    product = "HGMMA" if config.wgmma else "HMMA"
+    return Build("stream.cu", "stream", tuple(defines.items()), needs=(product,))
 
 
-def builds(problem: Problem, config: Config | None = None) -> list[Build]:
+def builds(problem: Problem, config: Config) -> list[Build]:
     """For the table a format is born with, frozen; then for any table, where that is another."""
     format = problem.w_kind.format
     table = format.codebook
@@ -70,9 +70,4 @@ def builds(problem: Problem, config: Config | None = None) -> list[Build]:
     kinds = (
         [True] if not table or format.element.bits < 4 else [True, False] if mirrored else [False]
     )
-    chosen = config or stream_configs(problem)[0]
-    return [stream_build(problem, chosen, symmetric) for symmetric in kinds]
-
-
-def instructions(build: Build) -> tuple[str, ...]:
-    return ("HGMMA",) if dict(build.defines)["BS_WGMMA"] else ("HMMA",)
+    return [stream_build(problem, config, symmetric) for symmetric in kinds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from blockscale.kernels.contract import Prediction
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.cost import cost
 from blockscale.kernels.matmul.stream.exceptions import exception
@@ -44,21 +45,19 @@ def _ranked(problem: Problem) -> tuple[Config, ...]:
     return tuple(ranked)
 
 
-def told(problem: Problem) -> str:
-    """Why the first config is the first."""
+def predicted(problem: Problem, config: Config) -> Prediction:
+    """How long a config should take; as it was measured, where the prediction is known to err."""
     problem = _without_details(problem)
-    first, *rest = _ranked(problem)
-    predicted = cost(problem, first)
     known = exception(problem)
-    if known is not None and known.config == first:
-        return (
-            f"{known.microseconds:.3g} us measured on {known.device}, where the config that was "
-            f"predicted to be the fastest took {known.of_predicted:.3g}"
+    if known is not None and known.config == config:
+        return Prediction(
+            known.microseconds,
+            "",
+            f"measured on {known.device}, where the config that was predicted to be the fastest "
+            f"took {known.of_predicted:.3g}",
         )
-    text = f"{predicted.microseconds:.3g} us, bound by {predicted.bound_by}"
-    if rest:
-        text += f"; next {cost(problem, rest[0]).microseconds:.3g} us by {rest[0]}"
-    return text
+    expected = cost(problem, config)
+    return Prediction(expected.microseconds, expected.bound_by)
 
 
 def _rounded(problem: Problem) -> int:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from math import exp
 
 from blockscale.formats import E2M1, UE4M3, Float, Format
+from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.matmul.stream.shared_memory import shared_memory
 from blockscale.problem import Problem
-from blockscale.runtime.cuda import multiprocessors
+from blockscale.runtime import Device
 
 STATIC_SHARED = 2048  # bytes that the kernel has for itself
 _BFLOAT16_BITS = 8  # that are significant
@@ -16,7 +17,7 @@ _MOST_ROWS = 128  # the largest tile_m
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     tile_m: int  # rows of x that a CTA multiplies at a time
     tiles_per_warp: int  # of 16 rows of w each
     n_warps: int  # warps along n, each with tiles of its own
@@ -108,13 +109,13 @@ def weight_tiles(problem: Problem) -> int:
     return -(-problem.n // 16) * (2 if problem.gated else 1) * matrices(problem)
 
 
-def cluster_places(target: str, size: int) -> int:
+def cluster_places(device: Device, size: int) -> int:
     """Clusters of so many CTAs that are resident at once, with one CTA to an SM.
 
     Clusters of two fill every SM; larger ones leave some idle, since a cluster stays inside
     a GPC. An H200 holds 39 clusters of 3, 30 of 4, 15 of 8: this gives as many, or one less.
     """
-    return int(multiprocessors(target) / size * (1 if size <= 2 else 0.89))
+    return int(device.sms / size * (1 if size <= 2 else 0.89))
 
 
 def rows_each(problem: Problem) -> float:

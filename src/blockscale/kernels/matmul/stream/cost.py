@@ -21,7 +21,7 @@ from blockscale.kernels.matmul.stream.config import Config, decodes_x, rows_each
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
 from blockscale.kernels.matmul.stream.space import busy_matrices
 from blockscale.problem import Problem
-from blockscale.runtime.cuda import multiprocessors
+from blockscale.runtime import Device
 
 _ALIKE = {"e3m2": "e2m3", "e5m2": "e4m3"}  # elements that take as long to decode
 _SCHEDULERS = 4  # of an SM
@@ -40,7 +40,21 @@ class Rates(NamedTuple):
     products: int  # of 16-bit numbers by the tensor cores of an SM, in a cycle
 
 
-H200 = Rates(dram=4.42e6, l2=5.5e6, cycles=1830.0, products=2048)  # where the sweeps were timed
+_READ = 4.42 / 4.8  # of the DRAM rate of a data sheet, that a large read reached on an H200
+# Bytes of x that an SM gets from the L2 in a cycle: assumed, so that the fitted shares of it have a
+# unit. No GPU's was measured.
+_L2 = 5.5e6 / (132 * 1830)
+
+
+@lru_cache(maxsize=16)
+def rates_of(device: Device) -> Rates:
+    """The constants were fitted on an H200; another GPU is predicted by its clocks and rates."""
+    return Rates(
+        dram=device.dram_bytes_per_s * _READ / 1e6,
+        l2=device.sms * device.sm_hz * _L2 / 1e6,
+        cycles=device.sm_hz / 1e6,
+        products=device.mma_flops_per_cycle // 2,
+    )
 
 
 class Work(NamedTuple):
@@ -86,7 +100,7 @@ def _facts(problem: Problem) -> _Facts:
     weights = matrices * (2 if problem.gated else 1) * problem.n * problem.k
     return _Facts(
         element=_ALIKE.get(format.element.name, format.element.name),
-        processors=multiprocessors(problem.target),
+        processors=problem.device.sms,
         matrices=matrices,
         rows=rows_each(problem),
         weight_bytes=weights * (format.element.bits / 8 + 1 / format.block),
@@ -135,7 +149,7 @@ class Cost:
         return max(self.bounds, key=lambda name: self.bounds[name])
 
 
-def predict(work: Work, algorithm: Algorithm, shared: Shared, rates: Rates = H200) -> Cost:
+def predict(work: Work, algorithm: Algorithm, shared: Shared, rates: Rates) -> Cost:
     rounds = work.rounds
     if rounds <= 1:
         rounds = 1.0
@@ -213,4 +227,4 @@ def _norm(times: Iterable[float], p: float) -> float:
 
 def cost(problem: Problem, config: Config) -> Cost:
     work = count(problem, config)
-    return predict(work, ALGORITHMS[work.algorithm], SHARED)
+    return predict(work, ALGORITHMS[work.algorithm], SHARED, rates_of(problem.device))

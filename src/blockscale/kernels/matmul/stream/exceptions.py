@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.problem import Problem
-from blockscale.runtime.cuda import multiprocessors
 
 TABLE = Path(__file__).with_suffix(".json")
 
@@ -36,7 +35,7 @@ def exception_key(problem: Problem) -> tuple[Any, ...]:
 
 def exception(problem: Problem) -> Exceptional | None:
     table = _table()
-    of_device = problem.target == table.target and multiprocessors(problem.target) == table.sms
+    of_device = (problem.target, problem.device.sms) == (table.target, table.sms)
     return table.known.get(exception_key(problem)) if of_device else None
 
 

@@ -22,13 +22,6 @@ from blockscale.kernels.matmul.stream.config import (
     x_dtype,
 )
 from blockscale.problem import Problem
-from blockscale.runtime.cuda import (
-    can_cluster,
-    can_overlap,
-    has_wgmma,
-    multiprocessors,
-    shared_limit,
-)
 
 MMA_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # rows of x that a CTA takes at a time
 WGMMA_ROWS = (16, 24, 32, 48, 64, 96, 128)
@@ -37,7 +30,7 @@ _WGMMA_WARPS = ((4, 1), (4, 2), (8, 1), (4, 4), (8, 2), (16, 1))
 _STAGES = ((2, 256), (3, 256), (3, 128), (2, 128))  # number, k of each
 _SPLITS = (1, 2, 3, 4, 8)  # clusters of 5 to 7 find fewer places than `cluster_places` says
 _MOST_WARPS = 24  # of an SM
-_REGISTERS, _MOST_REGISTERS = 65536, 255  # of an SM, of a thread
+_MOST_REGISTERS = 255  # of a thread
 # Of a thread beside its sums, by tiles of a warp: addresses, codes, scales, weights. With fewer,
 # builds of the sweeps spilled.
 _OTHER_REGISTERS = {
@@ -53,7 +46,7 @@ _RESERVED = 1024  # bytes of shared memory that a CTA takes beside its own
 def takes_wgmma(problem: Problem) -> bool:
     """Whether four warps can multiply together, on Hopper: by weights that are scaled first."""
     format = problem.w_kind.format
-    return has_wgmma(problem.target) and scales_weights(format, x_dtype(problem), WGMMA_ROWS[0])
+    return problem.device.wgmma and scales_weights(format, x_dtype(problem), WGMMA_ROWS[0])
 
 
 def every_config(problem: Problem) -> Iterator[Config]:
@@ -139,7 +132,7 @@ def _scales(config: Config, problem: Problem) -> bool:
 def _most_ctas(config: Config, problem: Problem) -> int:
     """That an SM has shared memory, registers and warps for."""
     asked = config.shared_bytes(problem) + STATIC_SHARED + _RESERVED
-    memory = (shared_limit(problem.target) + _RESERVED) // asked
+    memory = problem.device.shared_per_sm // asked
     if config.tile_m >= 8:
         sums = config.tiles_per_warp * config.tile_m // 2
     else:  # one set for each block that stands apart
@@ -152,13 +145,13 @@ def _most_ctas(config: Config, problem: Problem) -> int:
         needed += _BLOCK_REGISTERS
     if needed > _MOST_REGISTERS:
         return 0
-    registers = _REGISTERS // (config.threads * needed)
+    registers = problem.device.registers_per_sm // (config.threads * needed)
     return min(memory, registers, _MOST_WARPS * 32 // config.threads)
 
 
 def _splits(config: Config, problem: Problem) -> Iterator[int]:
     """Of k, while every warp has a stage; they meet in a cluster."""
-    most = _SPLITS[-1] if can_cluster(problem.target) else 1
+    most = _SPLITS[-1] if problem.device.clusters else 1
     share = config.k_warps * config.tile_k
     return (each for each in _SPLITS if each == 1 or (each <= most and each * share <= problem.k))
 
@@ -168,7 +161,7 @@ def _have_places(config: Config, problem: Problem, splits: int, ctas_per_sm: int
     if splits == 1:
         return True
     clusters = config.output_tiles(problem) * matrices(problem)
-    return clusters <= ctas_per_sm * cluster_places(problem.target, splits)
+    return clusters <= ctas_per_sm * cluster_places(problem.device, splits)
 
 
 def busy_matrices(problem: Problem) -> float:
@@ -185,7 +178,7 @@ def ctas(config: Config, problem: Problem, splits: int | None = None) -> float:
 
 def ctas_of_busiest(config: Config, problem: Problem, splits: int | None = None) -> int:
     """CTAs of the SM that has most, if all have a place at once."""
-    return max(1, ceil(ctas(config, problem, splits) / multiprocessors(problem.target)))
+    return max(1, ceil(ctas(config, problem, splits) / problem.device.sms))
 
 
 def padded_shared(problem: Problem, config: Config) -> int:
@@ -198,7 +191,7 @@ def padded_shared(problem: Problem, config: Config) -> int:
     median, up to 2.3 times, and in two cases less.
     """
     needed = config.shared_bytes(problem)
-    if not can_overlap(problem.target):
+    if not problem.device.pdl:
         return needed
-    of_all = shared_limit(problem.target) + _RESERVED
+    of_all = problem.device.shared_per_sm
     return max(needed, of_all // (config.ctas_per_sm + 1) - _RESERVED + 16)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import addressof, memmove, sizeof
 
 import torch
 from torch import Tensor
 
-from blockscale.kernels.contract import Parts, ReplayLaunch
+from blockscale.kernels.contract import Launch, Parts, Prediction, ReplayLaunch
 from blockscale.kernels.cuda.enums import Activation, Dtype
 from blockscale.kernels.cuda.tables import counted, is_symmetric
 from blockscale.kernels.dequantize.cuda import decode
@@ -18,16 +19,17 @@ from blockscale.kernels.matmul.stream.arguments import (
     WgmmaArguments,
     weight_maps,
 )
-from blockscale.kernels.matmul.stream.build import stream_build
+from blockscale.kernels.matmul.stream.build import builds, stream_build
+from blockscale.kernels.matmul.stream.choice import predicted
 from blockscale.kernels.matmul.stream.config import Config, decodes_x, matrices, x_dtype
 from blockscale.kernels.matmul.stream.space import padded_shared
 from blockscale.kernels.matmul.stream.workspace import workspace
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem, dtype_name
-from blockscale.runtime.cuda import Function, can_overlap, current_stream, function, matrix_map
+from blockscale.runtime.cuda import Build, Function, current_stream, function, matrix_map
 
 
-class Launch:
+class Product(Launch):
     """A call on some weights, with everything found out that does not change between calls.
 
     Frozen weights are copied before the kernel ahead in the stream has ended, from the third call
@@ -36,14 +38,19 @@ class Launch:
     (`Tensor.data`, another library, inference mode), so every call waits for the kernel ahead.
     """
 
-    ALIGNED = 16  # bytes that `cp.async` and TMA copy at a time
+    alignment = 16  # bytes that `cp.async` and TMA copy at a time
     _SETTLES_AFTER = 2  # calls
 
     def __init__(
         self, problem: Problem, config: Config, weights: tuple[Parts, ...], frozen: bool = False
     ) -> None:
         self._problem, self._config, self._frozen = problem, config, frozen
-        self._weights = [part.placed(self.ALIGNED) for part in weights]
+        if weights:
+            self._bind(weights)
+
+    def _bind(self, weights: tuple[Parts, ...]) -> None:
+        problem, config = self._problem, self._config
+        self._weights = [part.placed(self.alignment) for part in weights]
         self._device = self._weights[0].codes.device
         self._tables = [part.codebook for part in self._weights if part.codebook is not None]
         self._kernel = self._find_kernel()
@@ -52,8 +59,8 @@ class Launch:
         self._threads = config.threads
         self._shared = padded_shared(problem, config)
         self._cluster = config.splits if config.cluster else 1
-        self._overlaps = can_overlap(problem.target)
-        self._counted = counted(self._weights) if frozen else []
+        self._pdl = problem.device.pdl
+        self._counted = counted(self._weights) if self._frozen else []
         self._version = -1
         self._calls = 0
         self._decodes_x = decodes_x(problem, config)
@@ -124,9 +131,17 @@ class Launch:
             self._shared,
             stream,
             arguments,
-            self._overlaps,
+            self._pdl,
             self._cluster,
         )
+
+    @property
+    def builds(self) -> Sequence[Build]:
+        return builds(self._problem, self._config)
+
+    @property
+    def predicted(self) -> Prediction | None:
+        return predicted(self._problem, self._config)
 
     @property
     def held(self) -> int:
@@ -160,7 +175,7 @@ class Launch:
         if group_sizes is not None:
             arguments.sizes_are_64_bits = group_sizes.dtype == torch.int64
         bias_at = kind.weight.offset + Weight.bias.offset
-        shape = self._grid, self._threads, self._shared, self._overlaps, self._cluster
+        shape = self._grid, self._threads, self._shared, self._pdl, self._cluster
         return ReplayLaunch(
             bytes(arguments),
             kind.x.offset,
@@ -243,7 +258,7 @@ def _decoded(problem: Problem, x: Parts) -> Tensor:
     """Rows of numbers, without their tensor scales."""
     values = torch.empty(problem.rows, problem.k, dtype=torch.bfloat16, device=x.codes.device)
     parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
-    decode(problem.x, parts, values[None], can_overlap(problem.target))
+    decode(problem.x, parts, values[None], pdl=problem.device.pdl)
     return values
 
 

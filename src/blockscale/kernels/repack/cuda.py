@@ -1,23 +1,30 @@
-"""Canonical bytes into the order of fragments, by CUDA: see cuda/kernels/repack.cu."""
+"""Canonical bytes into the order of mma fragments: cuda/kernels/repack.cu."""
 
 from __future__ import annotations
 
 from ctypes import Structure
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from blockscale.formats import CATALOGUE, Format
+from blockscale.kernels.contract import Config as BaseConfig
+from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
+from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.cuda.rows import PACKINGS, aligned
 from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.kernels.native import adjacent_columns
-from blockscale.kernels.prepared import fragments
-from blockscale.layouts import Layout, canonical
-from blockscale.runtime import target_of
+from blockscale.problem import Problem, parse_kind
 from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
 
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
+
+NAME = "cuda"
+reads = reads_canonical
+
 _WARPS = 8
-_MOST_TILES = 1 << 15  # of a launch; a thread block takes several where there are more
+_MOST_TILES = 1 << 15  # of a launch; a CTA takes several where there are more
 
 
 class RepackArguments(Structure):
@@ -37,27 +44,36 @@ class RepackArguments(Structure):
     _fields_ = fields(MEMBERS)
 
 
-def packs_fragments(format: Format, now: Layout, target: Layout, device: torch.device) -> bool:
-    """Whether `pack_fragments` does this."""
-    return (
-        target == fragments(format)
-        and now.codes in PACKINGS
-        and now.scales == "rows"
-        and cuda_refusal(target_of(device)) is None
-    )
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    def __str__(self) -> str:
+        return "a warp to 16 rows and k=64"
 
 
-def pack_fragments(
-    codes: Tensor,  # [groups, n, bytes], canonical
-    scale: Tensor,
-    format: Format,
-    now: Layout,
-    shape: tuple[int, int, int],
-) -> tuple[Tensor, Tensor]:
-    groups, n, k = shape
-    target = fragments(format)
-    if target is None:
-        raise ValueError(f"{format} has no order of fragments")  # `packs_fragments` has said so
+def refuses(problem: Problem) -> str | None:
+    if refusal := cuda_refusal(problem.device):
+        return refusal
+    format, now = problem.x_kind
+    target = problem.w_kind.layout
+    if target != fragments(format) or now.codes not in PACKINGS or now.scales != "rows":
+        return f"packs bits/rows and planes/rows to fragments, not {now} to {target}"
+    return None
+
+
+def configs(problem: Problem) -> list[Config]:
+    return [Config()]
+
+
+def bind(
+    problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return FunctionLaunch(partial(_run, problem), builds=lambda: [_build(problem.x, problem.w)])
+
+
+def _run(problem: Problem, codes: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    format, now = problem.x_kind
+    target = problem.w_kind.layout
+    groups, n, k = shape = problem.groups, problem.m, problem.k
     codes = aligned(codes, 4) if now.codes == "planes" else adjacent_columns(codes)
     scale = adjacent_columns(scale)
     packed, scales = (
@@ -80,12 +96,14 @@ def pack_fragments(
     )
     tiles = min(-(-n // 16), _MOST_TILES)
     grid = -(-k // (64 * _WARPS)), tiles, groups
-    kernel = function(_build(format, now, target), codes.device)
+    kernel = function(_build(problem.x, problem.w), codes.device)
     kernel.launch(grid, 32 * _WARPS, 0, current_stream(codes.device), arguments)
     return packed, scales
 
 
-def _build(format: Format, now: Layout, target: Layout) -> Build:
+@lru_cache(maxsize=256)
+def _build(x: str, w: str) -> Build:
+    (format, now), (_, target) = parse_kind(x), parse_kind(w)
     defines = (
         ("BS_BITS", format.element.bits),
         ("BS_BLOCK", format.block),
@@ -93,11 +111,3 @@ def _build(format: Format, now: Layout, target: Layout) -> Build:
         ("BS_FOLDED", int(target.codes == "folded")),
     )
     return Build("repack.cu", "repack", defines)
-
-
-def every_build(target: str) -> list[Build]:
-    placed = ((format, fragments(format)) for format in CATALOGUE.values())
-    builds = [
-        _build(format, canonical(format), layout) for format, layout in placed if layout is not None
-    ]
-    return list(dict.fromkeys(builds))

@@ -1,0 +1,154 @@
+"""The frozen facts of a device that kernels are chosen and shaped by.
+
+They come from the live device (`device_of`) or by name from one table (`gpus.gpu`), so that a
+choice is a pure function, which can be printed, tested and explained for a GPU that is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Device:
+    """Of a GPU everything below, of a CPU its cores and instruction sets, of others the name.
+
+    arch                "sm_90", "cpu", or torch's type of a device that no kernel knows
+    live                it is in this machine, so what kernels need here must be here too
+    shared_per_cta      bytes of shared memory that one CTA may ask for
+    dram_bytes_per_s    by the data sheet; a large read reaches about nine tenths of it
+    mma_flops_per_cycle dense 16-bit products and sums of one SM, with sums in float32
+    """
+
+    name: str
+    arch: str
+    live: bool = False
+    sms: int = 0
+    sm_hz: float = 0.0
+    shared_per_sm: int = 0
+    shared_per_cta: int = 0
+    registers_per_sm: int = 65536
+    l2_bytes: int = 0
+    dram_bytes_per_s: float = 0.0
+    mma_flops_per_cycle: int = 0
+    cores: int = 0
+    instruction_sets: tuple[str, ...] = field(default=())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and (self is other or self._facts == other._facts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _facts(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once: a device is part of every problem, and problems are looked up."""
+        return hash(self._facts)
+
+    def __str__(self) -> str:
+        return self.arch if self.name in ("", self.arch) else f"{self.name} ({self.arch})"
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.arch.startswith("sm_")
+
+    @cached_property
+    def capability(self) -> tuple[int, int]:
+        """ "sm_90" -> (9, 0); (0, 0) of what is no NVIDIA GPU."""
+        match = re.fullmatch(r"sm_(\d+)(\d)[af]?", self.arch)
+        return (int(match[1]), int(match[2])) if match else (0, 0)
+
+    @property
+    def pdl(self) -> bool:
+        """A kernel may start before the one ahead of it in the stream ends."""
+        return self.capability >= (9, 0)
+
+    @property
+    def tma(self) -> bool:
+        return self.capability >= (9, 0)
+
+    @property
+    def clusters(self) -> bool:
+        """CTAs of a cluster read each other's shared memory. GPUs of GeForce's line have clusters
+        too, untried here."""
+        return (9, 0) <= self.capability < (12, 0)
+
+    @property
+    def wgmma(self) -> bool:
+        return self.capability == (9, 0)
+
+    @property
+    def tcgen05(self) -> bool:
+        return (10, 0) <= self.capability < (12, 0)
+
+    @property
+    def block_scale_mma(self) -> bool:
+        """`mma.sync` takes block scales."""
+        return self.capability[0] == 12
+
+
+@lru_cache(maxsize=64)
+def device_of(device: torch.device) -> Device:
+    """The facts of a live device. Rates, which no driver tells, come from the table of GPUs."""
+    if device.type == "cuda":
+        return _live_gpu(device)
+    if device.type == "cpu":
+        return Device(
+            name=cpu_name(),
+            arch="cpu",
+            live=True,
+            cores=os.cpu_count() or 1,
+            instruction_sets=_instruction_sets(),
+        )
+    return Device(name=device.type, arch=device.type, live=True)
+
+
+def _live_gpu(device: torch.device) -> Device:
+    from blockscale.runtime.gpus import like
+
+    facts = torch.cuda.get_device_properties(device)
+    arch = f"sm_{facts.major}{facts.minor}"
+    return replace(
+        like(facts.name, arch),
+        name=facts.name,
+        arch=arch,
+        live=True,
+        sms=facts.multi_processor_count,
+        shared_per_sm=facts.shared_memory_per_multiprocessor,
+        shared_per_cta=facts.shared_memory_per_multiprocessor - 1024,  # which the system keeps
+        l2_bytes=facts.L2_cache_size,
+    )
+
+
+_COUNTED = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16")
+_COUNTED_ARM = ("asimd", "asimddp", "fphp", "bf16", "i8mm", "sve", "sve2")
+
+
+def _instruction_sets() -> tuple[str, ...]:
+    """As Linux lists them, of those that kernels care about."""
+    listed = set(_cpu_lines("flags")[:1] or _cpu_lines("Features")[:1])
+    flags = set(" ".join(listed).split())
+    return tuple(each for each in (*_COUNTED, *_COUNTED_ARM) if each in flags)
+
+
+def cpu_name() -> str:
+    names = _cpu_lines("model name")
+    return f"{names[0]} ({platform.machine()})" if names else platform.machine()
+
+
+@lru_cache(maxsize=4)
+def _cpu_lines(key: str) -> list[str]:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return [line.split(":", 1)[1].strip() for line in lines if line.startswith(key)]
