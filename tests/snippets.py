@@ -16,6 +16,7 @@ NOT_CODE = {
     "x[..., r, c] = decode(code[..., r, c])": "a formula",
     "src/blockscale/": "the tree",
     "{": "what a config.json holds",
+    "matmul m=1 n=14336 k=4096": "what `blockscale explain` prints",
 }
 
 # Command lines that are not run, by how they begin.

@@ -67,7 +67,7 @@ QUANTIZE = ("quantize", "model", "new", "--format", "nvfp4", "--scale", "mse")
         ((*QUANTIZE, "--importance", "model"), "model is a folder: name a safetensors file"),
         ((*QUANTIZE, "--save-importance", "model"), "model is a folder: name a file in it"),
         (("warmup", "nowhere", "--target", "sm_90"), "nowhere: no such file or folder"),
-        (("warmup", "model", "--target", "hopper"), "target 'hopper': use one like sm_80"),
+        (("warmup", "model", "--target", "hopper"), "no GPU 'hopper' is known"),
     ],
 )
 @pytest.mark.usefixtures("place")
