@@ -102,6 +102,13 @@ class Problem:
         return self.m if self.ragged else self.m * self.groups
 
     @property
+    def busy_matrices(self) -> float:
+        """Weight matrices that have rows of x: on average, where rows go to experts at random."""
+        if not self.ragged or not self.groups:
+            return self.groups
+        return self.groups * (1 - (1 - 1 / self.groups) ** self.m)
+
+    @property
     def weights_read(self) -> int:
         """Weight matrices that must be read; a ragged call reads at most one expert per row."""
         experts = min(self.groups, self.m) if self.ragged else self.groups

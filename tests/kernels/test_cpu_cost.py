@@ -12,7 +12,7 @@ from bench import fit_cpu
 from blockscale.formats import INT8
 from blockscale.kernels.matmul import cpu
 from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON
-from blockscale.kernels.matmul.cpu_cost import busy_matrices, cost, count, row_tiles
+from blockscale.kernels.matmul.cpu_cost import cost, count, row_tiles
 from blockscale.kernels.repack.cpu import CPU_TILES
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
@@ -58,9 +58,9 @@ def test_gemm_decodes_a_weight_once_and_stream_once_for_each_row_tile():
 
 def test_experts_without_rows_cost_nothing():
     few = problem(m=4, n=512, k=512, groups=64, ragged=True)
-    assert 3.8 < busy_matrices(few) < 4
-    assert count(few, "stream", "avx512").tiles == round(32 * busy_matrices(few))
-    assert busy_matrices(problem(m=4, n=512, k=512, groups=64)) == 64
+    assert 3.8 < few.busy_matrices < 4
+    assert count(few, "stream", "avx512").tiles == round(32 * few.busy_matrices)
+    assert problem(m=4, n=512, k=512, groups=64).busy_matrices == 64
 
 
 def test_a_thread_more_than_there_are_tiles_is_no_help():

@@ -17,7 +17,6 @@ from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED
 from blockscale.kernels.matmul.stream.cost import cost
 from blockscale.kernels.matmul.stream.exceptions import TABLE, exception
 from blockscale.kernels.matmul.stream.space import (
-    busy_matrices,
     ctas,
     ctas_of_busiest,
     every_config,
@@ -88,10 +87,10 @@ def test_rows_of_one_tile_get_one_choice():
 
 def test_experts_without_rows_cost_nothing():
     few, many = (problem(m=m, n=512, k=2048, ragged=True, groups=256) for m in (4, 4096))
-    assert 3.9 < busy_matrices(few) < 4
-    assert 255 < busy_matrices(many) <= 256
+    assert 3.9 < few.busy_matrices < 4
+    assert 255 < many.busy_matrices <= 256
     config = stream_configs(few)[0]
-    assert ctas(config, few) == pytest.approx(busy_matrices(few) * config.output_tiles(few))
+    assert ctas(config, few) == pytest.approx(few.busy_matrices * config.output_tiles(few))
 
 
 def test_predictions_grow_with_the_work():

@@ -51,15 +51,8 @@ def row_tiles(rows: int, most: int) -> tuple[int, ...]:
     return tuple(taken)
 
 
-def busy_matrices(problem: Problem) -> float:
-    """With rows of x; of experts those that rows spread evenly at random meet."""
-    if not problem.ragged:
-        return problem.groups
-    return problem.groups * (1 - (1 - 1 / problem.groups) ** problem.m)
-
-
 def count(problem: Problem, algorithm: str, isa: str) -> Work:
-    format, busy = problem.w_kind.format, busy_matrices(problem)
+    format, busy = problem.w_kind.format, problem.busy_matrices
     wide = isa in ("avx512", "amx")
     each = problem.rows / busy if busy else 0.0
     branches = 2 if problem.gated else 1

@@ -122,9 +122,7 @@ def rows_each(problem: Problem) -> float:
     """Rows of x of a matrix; of ragged groups, as many as one that has any has on average."""
     if not problem.ragged:
         return problem.m
-    groups = max(problem.groups, 1)
-    busy = groups * (1 - (1 - 1 / groups) ** problem.m)
-    return problem.m / max(busy, 1)
+    return problem.m / max(problem.busy_matrices, 1)
 
 
 def rows_of_most(problem: Problem) -> int:

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from blockscale.kernels.matmul.stream.config import Config, decodes_x, rows_each
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
-from blockscale.kernels.matmul.stream.space import busy_matrices
 from blockscale.problem import Problem
 from blockscale.runtime import Device
 
@@ -96,7 +95,7 @@ class _Facts(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _facts(problem: Problem) -> _Facts:
-    format, matrices = problem.w_kind.format, busy_matrices(problem)
+    format, matrices = problem.w_kind.format, problem.busy_matrices
     weights = matrices * (2 if problem.gated else 1) * problem.n * problem.k
     return _Facts(
         element=_ALIKE.get(format.element.name, format.element.name),

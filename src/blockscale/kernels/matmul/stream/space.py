@@ -164,16 +164,9 @@ def _have_places(config: Config, problem: Problem, splits: int, ctas_per_sm: int
     return clusters <= ctas_per_sm * cluster_places(problem.device, splits)
 
 
-def busy_matrices(problem: Problem) -> float:
-    """Weight matrices that have rows: on average, where rows go to groups at random."""
-    if not problem.ragged:
-        return problem.groups
-    return problem.groups * (1 - (1 - 1 / problem.groups) ** problem.m)
-
-
 def ctas(config: Config, problem: Problem, splits: int | None = None) -> float:
     split = config.splits if splits is None else splits
-    return config.output_tiles(problem) * split * busy_matrices(problem)
+    return config.output_tiles(problem) * split * problem.busy_matrices
 
 
 def ctas_of_busiest(config: Config, problem: Problem, splits: int | None = None) -> int:
