@@ -4,10 +4,11 @@ from blockscale.runtime import native, tuned
 from blockscale.runtime.bounded_json import Limits, open_regular, parse_json, read_json
 from blockscale.runtime.ceilings import Ceilings, ceilings, published_ceilings
 from blockscale.runtime.determinism import ask_deterministic, deterministic, is_deterministic
-from blockscale.runtime.device import Device, device_of
+from blockscale.runtime.device import Device
 from blockscale.runtime.environment import CHECKS, VARIABLES, checks_enabled, tuned_enabled
 from blockscale.runtime.gpus import GPUS, gpu
 from blockscale.runtime.identity import device_names
+from blockscale.runtime.live import device_of
 from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native_library import Native, load_native
 from blockscale.runtime.replacing import is_unfinished, replacing, sync_folder

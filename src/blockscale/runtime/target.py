@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from blockscale.runtime.device import cpu_name
+from blockscale.runtime.live import cpu_name
 
 
 @lru_cache(maxsize=64)
