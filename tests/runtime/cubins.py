@@ -26,9 +26,6 @@ from runtime import sass
 from runtime.disassembly import disassemble
 
 RECORDED = "sm_90a"  # a target of which there was a GPU
-# Targets with the instructions of an older one, which compiles everything: these compile a third of
-# it each, siblings different ones.
-SIBLINGS = {"sm_86": 0, "sm_89": 1, "sm_103a": 0, "sm_121a": 1}
 RECORD = Path(__file__).with_name("cubins.json")
 HOW_TO_RECORD = "if that is meant: python tests/runtime/cubins.py"
 
@@ -114,9 +111,7 @@ def compiled_verbs() -> list[str]:
 def every_build(verb: str, target: str) -> list[Build]:
     """What continuous integration compiles: for each example and each kernel that takes it, what
     a call loads first. On Hopper, where kernels are recorded, of more examples."""
-    every = list(dict.fromkeys(_builds(verb, target)))
-    third = SIBLINGS.get(target)
-    return every if third is None else every[third::3]
+    return list(dict.fromkeys(_builds(verb, target)))
 
 
 def _builds(verb: str, target: str) -> Iterator[Build]:
