@@ -68,6 +68,8 @@ QUANTIZE = ("quantize", "model", "new", "--format", "nvfp4", "--scale", "mse")
         ((*QUANTIZE, "--save-importance", "model"), "model is a folder: name a file in it"),
         (("warmup", "nowhere", "--target", "sm_90"), "nowhere: no such file or folder"),
         (("warmup", "model", "--target", "hopper"), "no GPU 'hopper' is known"),
+        (("explain", "1", "64", "64", "--gpu", "h300"), "no GPU 'h300' is known"),
+        (("explain", "1", "64", "64", "--gpu", "h200", "--device", "cuda"), "give one of them"),
     ],
 )
 @pytest.mark.usefixtures("place")

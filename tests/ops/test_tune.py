@@ -300,9 +300,7 @@ def test_explain_tells(clock, install):
     first, second = Fake(clock, 4), Fake(clock, 8, name="second")
     install(first, second)
     w, x = bs.quantize(torch.randn(48, 64), bs.NVFP4), torch.randn(2, 64).bfloat16()
-    assert "chosen   by rule: the first kernel that takes it, with its fastest config" in str(
-        bs.explain(x, w)
-    )
+    assert "chosen   by rule: the first kernel that takes it\n" in str(bs.explain(x, w))
     tune(clock)
     told = bs.explain(x, w)
     assert told.kernel == "second"

@@ -45,6 +45,8 @@ def explain(
     from blockscale.runtime import device_of, resolve_device
     from blockscale.runtime import gpu as find_gpu
 
+    if gpu is not None and device != "cpu":
+        raise ValueError(f"--gpu {gpu} and --device {device}: give one of them")
     where = resolve_device(device) if gpu is None else None
     if where is not None and where.type not in ("cpu", "cuda"):
         raise ValueError(f"--device {device}: there are no kernels for {where.type}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from blockscale.formats import INT8
+from blockscale.kernels import Prediction
 from blockscale.ops.choose import BY_RULE, Answer, Choice, answers, choose
 from blockscale.ops.prepared import prepared_layout
 from blockscale.ops.tuning.stored import other_rows
@@ -73,16 +74,22 @@ class Explanation:
         if reason != BY_RULE:
             return reason
         others = other_rows(self.problem)
-        reason += ": the first kernel that takes it, with its fastest config by prediction"
+        reason += ": the first kernel that takes it"
+        if self._expected is not None:
+            reason += ", with its fastest config by prediction"
         return f"{reason}; tuned for m = {', '.join(map(str, others))}" if others else reason
+
+    @property
+    def _expected(self) -> Prediction | None:
+        kernel, config, _ = self.choice
+        return kernel.bind(self.problem, config).predicted
 
     def _predicted(self) -> list[str]:
         """By kernels that have a model of themselves: of what runs, and of the next config."""
         kernel, config, _ = self.choice
-        expected = kernel.bind(self.problem, config).predicted
-        if expected is None:
+        if self._expected is None:
             return []
-        lines = [f"  expects  {expected}"]
+        lines = [f"  expects  {self._expected}"]
         for other in kernel.configs(self.problem):
             second = kernel.bind(self.problem, other).predicted if other != config else None
             if second is not None:

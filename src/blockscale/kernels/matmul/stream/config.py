@@ -21,7 +21,7 @@ class Config(BaseConfig):
     tile_m: int  # rows of x that a CTA multiplies at a time
     tiles_per_warp: int  # of 16 rows of w each
     n_warps: int  # warps along n, each with tiles of its own
-    k_warps: int  # warps that share tiles and split tile_k-wide stages between them
+    k_warps: int  # warps that share tiles and take every k_warps-th stage
     stages: int
     tile_k: int  # k of a stage
     ctas_per_sm: int  # that an SM holds at a time
@@ -102,11 +102,6 @@ def scales_weights(format: Format, x: str, tile_m: int) -> bool:
 def matrices(problem: Problem) -> int:
     """Of weights that a launch reads, at the most."""
     return min(problem.groups, problem.m) if problem.ragged else problem.groups
-
-
-def weight_tiles(problem: Problem) -> int:
-    """Of 16 rows, of all matrices."""
-    return -(-problem.n // 16) * (2 if problem.gated else 1) * matrices(problem)
 
 
 def cluster_places(device: Device, size: int) -> int:

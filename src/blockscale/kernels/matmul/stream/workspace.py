@@ -1,4 +1,4 @@
-"""Memory in which the blocks of a launch leave sums for each other: one per stream, kept."""
+"""Memory in which the CTAs of a launch leave sums for each other: one per stream, kept."""
 
 from __future__ import annotations
 
