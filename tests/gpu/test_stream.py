@@ -491,7 +491,7 @@ def test_a_choice_is_explained():
     _, w = weight(bs.NVFP4, 64, 256)
     told = str(bs.explain(torch.randn(1, 256, device="cuda").bfloat16(), w))
     assert "runs     stream with " in told
-    assert "predicted " in told
+    assert "expects  " in told
     assert " us, bound by " in told
     assert "takes x in bfloat16 or float16" in str(
         bs.explain(torch.randn(1, 256, device="cuda"), w)

@@ -34,6 +34,13 @@ struct Same<A, A> {
 
 }  // namespace bs
 
+// NVRTC 13.0 knows neither offsetof nor gcc's builtin, but the intrinsic that its front end has for it.
+#ifdef __CUDACC_RTC__
+#define BS_OFFSET_OF(TYPE, MEMBER) (u64) __INTADDR__(&((TYPE*)0)->MEMBER)
+#else
+#define BS_OFFSET_OF(TYPE, MEMBER) __builtin_offsetof(TYPE, MEMBER)
+#endif
+
 #ifdef __CUDACC__
 #define BS_DEVICE __device__ __forceinline__
 #define BS_ASM(...) asm volatile(__VA_ARGS__)

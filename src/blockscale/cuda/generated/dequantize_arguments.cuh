@@ -14,11 +14,11 @@ struct DequantizeArguments {
     Rows rows;
 };
 static_assert(sizeof(DequantizeArguments) == 136, "as ctypes has it");
-static_assert(__builtin_offsetof(DequantizeArguments, codes) == 0, "");
-static_assert(__builtin_offsetof(DequantizeArguments, scales) == 24, "");
-static_assert(__builtin_offsetof(DequantizeArguments, tensor_scale) == 48, "");
-static_assert(__builtin_offsetof(DequantizeArguments, codebook) == 72, "");
-static_assert(__builtin_offsetof(DequantizeArguments, out) == 80, "");
-static_assert(__builtin_offsetof(DequantizeArguments, rows) == 104, "");
+static_assert(BS_OFFSET_OF(DequantizeArguments, codes) == 0, "");
+static_assert(BS_OFFSET_OF(DequantizeArguments, scales) == 24, "");
+static_assert(BS_OFFSET_OF(DequantizeArguments, tensor_scale) == 48, "");
+static_assert(BS_OFFSET_OF(DequantizeArguments, codebook) == 72, "");
+static_assert(BS_OFFSET_OF(DequantizeArguments, out) == 80, "");
+static_assert(BS_OFFSET_OF(DequantizeArguments, rows) == 104, "");
 
 }  // namespace bs::rows

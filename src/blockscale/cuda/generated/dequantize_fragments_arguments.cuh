@@ -20,18 +20,18 @@ struct DequantizeFragmentsArguments {
     int k;
 };
 static_assert(sizeof(DequantizeFragmentsArguments) == 96, "as ctypes has it");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, codes) == 0, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, scale) == 8, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, table) == 16, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, tensor_scale) == 24, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, out) == 32, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, code_stride) == 40, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, scale_stride) == 48, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, out_row) == 56, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, out_group) == 64, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, tensor_scale_row) == 72, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, tensor_scale_group) == 80, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, rows) == 88, "");
-static_assert(__builtin_offsetof(DequantizeFragmentsArguments, k) == 92, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, codes) == 0, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, scale) == 8, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, table) == 16, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, tensor_scale) == 24, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, out) == 32, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, code_stride) == 40, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, scale_stride) == 48, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, out_row) == 56, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, out_group) == 64, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, tensor_scale_row) == 72, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, tensor_scale_group) == 80, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, rows) == 88, "");
+static_assert(BS_OFFSET_OF(DequantizeFragmentsArguments, k) == 92, "");
 
 }  // namespace bs::decode

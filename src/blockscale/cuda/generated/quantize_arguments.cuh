@@ -16,13 +16,13 @@ struct QuantizeArguments {
     u32 share;  // units of a CTA: a multiple of its threads
 };
 static_assert(sizeof(QuantizeArguments) == 160, "as ctypes has it");
-static_assert(__builtin_offsetof(QuantizeArguments, x) == 0, "");
-static_assert(__builtin_offsetof(QuantizeArguments, tensor_scale) == 24, "");
-static_assert(__builtin_offsetof(QuantizeArguments, codebook) == 48, "");
-static_assert(__builtin_offsetof(QuantizeArguments, importance) == 56, "");
-static_assert(__builtin_offsetof(QuantizeArguments, codes) == 80, "");
-static_assert(__builtin_offsetof(QuantizeArguments, scales) == 104, "");
-static_assert(__builtin_offsetof(QuantizeArguments, rows) == 128, "");
-static_assert(__builtin_offsetof(QuantizeArguments, share) == 156, "");
+static_assert(BS_OFFSET_OF(QuantizeArguments, x) == 0, "");
+static_assert(BS_OFFSET_OF(QuantizeArguments, tensor_scale) == 24, "");
+static_assert(BS_OFFSET_OF(QuantizeArguments, codebook) == 48, "");
+static_assert(BS_OFFSET_OF(QuantizeArguments, importance) == 56, "");
+static_assert(BS_OFFSET_OF(QuantizeArguments, codes) == 80, "");
+static_assert(BS_OFFSET_OF(QuantizeArguments, scales) == 104, "");
+static_assert(BS_OFFSET_OF(QuantizeArguments, rows) == 128, "");
+static_assert(BS_OFFSET_OF(QuantizeArguments, share) == 156, "");
 
 }  // namespace bs::rows

@@ -17,15 +17,15 @@ struct RepackArguments {
     int k;
 };
 static_assert(sizeof(RepackArguments) == 72, "as ctypes has it");
-static_assert(__builtin_offsetof(RepackArguments, codes) == 0, "");
-static_assert(__builtin_offsetof(RepackArguments, scale) == 8, "");
-static_assert(__builtin_offsetof(RepackArguments, codes_out) == 16, "");
-static_assert(__builtin_offsetof(RepackArguments, scale_out) == 24, "");
-static_assert(__builtin_offsetof(RepackArguments, code_group) == 32, "");
-static_assert(__builtin_offsetof(RepackArguments, code_row) == 40, "");
-static_assert(__builtin_offsetof(RepackArguments, scale_group) == 48, "");
-static_assert(__builtin_offsetof(RepackArguments, scale_row) == 56, "");
-static_assert(__builtin_offsetof(RepackArguments, n) == 64, "");
-static_assert(__builtin_offsetof(RepackArguments, k) == 68, "");
+static_assert(BS_OFFSET_OF(RepackArguments, codes) == 0, "");
+static_assert(BS_OFFSET_OF(RepackArguments, scale) == 8, "");
+static_assert(BS_OFFSET_OF(RepackArguments, codes_out) == 16, "");
+static_assert(BS_OFFSET_OF(RepackArguments, scale_out) == 24, "");
+static_assert(BS_OFFSET_OF(RepackArguments, code_group) == 32, "");
+static_assert(BS_OFFSET_OF(RepackArguments, code_row) == 40, "");
+static_assert(BS_OFFSET_OF(RepackArguments, scale_group) == 48, "");
+static_assert(BS_OFFSET_OF(RepackArguments, scale_row) == 56, "");
+static_assert(BS_OFFSET_OF(RepackArguments, n) == 64, "");
+static_assert(BS_OFFSET_OF(RepackArguments, k) == 68, "");
 
 }  // namespace bs::decode

@@ -11,9 +11,9 @@ struct Matrices {
     long long row_stride;  // bytes
 };
 static_assert(sizeof(Matrices) == 24, "as ctypes has it");
-static_assert(__builtin_offsetof(Matrices, data) == 0, "");
-static_assert(__builtin_offsetof(Matrices, group_stride) == 8, "");
-static_assert(__builtin_offsetof(Matrices, row_stride) == 16, "");
+static_assert(BS_OFFSET_OF(Matrices, data) == 0, "");
+static_assert(BS_OFFSET_OF(Matrices, group_stride) == 8, "");
+static_assert(BS_OFFSET_OF(Matrices, row_stride) == 16, "");
 
 }  // namespace bs::rows
 
@@ -26,9 +26,9 @@ struct KnownDivisor {
     u32 shift;
 };
 static_assert(sizeof(KnownDivisor) == 12, "as ctypes has it");
-static_assert(__builtin_offsetof(KnownDivisor, divisor) == 0, "");
-static_assert(__builtin_offsetof(KnownDivisor, factor) == 4, "");
-static_assert(__builtin_offsetof(KnownDivisor, shift) == 8, "");
+static_assert(BS_OFFSET_OF(KnownDivisor, divisor) == 0, "");
+static_assert(BS_OFFSET_OF(KnownDivisor, factor) == 4, "");
+static_assert(BS_OFFSET_OF(KnownDivisor, shift) == 8, "");
 
 }  // namespace bs::rows
 
@@ -41,8 +41,8 @@ struct Rows {
     KnownDivisor in_group;
 };
 static_assert(sizeof(Rows) == 28, "as ctypes has it");
-static_assert(__builtin_offsetof(Rows, units) == 0, "");
-static_assert(__builtin_offsetof(Rows, in_row) == 4, "");
-static_assert(__builtin_offsetof(Rows, in_group) == 16, "");
+static_assert(BS_OFFSET_OF(Rows, units) == 0, "");
+static_assert(BS_OFFSET_OF(Rows, in_row) == 4, "");
+static_assert(BS_OFFSET_OF(Rows, in_group) == 16, "");
 
 }  // namespace bs::rows

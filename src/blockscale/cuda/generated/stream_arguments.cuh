@@ -12,11 +12,11 @@ struct Weight {
     const void* bias;  // [groups, n], or null
 };
 static_assert(sizeof(Weight) == 40, "as ctypes has it");
-static_assert(__builtin_offsetof(Weight, codes) == 0, "");
-static_assert(__builtin_offsetof(Weight, scale) == 8, "");
-static_assert(__builtin_offsetof(Weight, tensor_scale) == 16, "");
-static_assert(__builtin_offsetof(Weight, table) == 24, "");
-static_assert(__builtin_offsetof(Weight, bias) == 32, "");
+static_assert(BS_OFFSET_OF(Weight, codes) == 0, "");
+static_assert(BS_OFFSET_OF(Weight, scale) == 8, "");
+static_assert(BS_OFFSET_OF(Weight, tensor_scale) == 16, "");
+static_assert(BS_OFFSET_OF(Weight, table) == 24, "");
+static_assert(BS_OFFSET_OF(Weight, bias) == 32, "");
 
 }  // namespace bs::gemm
 
@@ -48,28 +48,28 @@ struct Arguments {
     u32* arrivals;  // one counter for each output tile, zero between launches
 };
 static_assert(sizeof(Arguments) == 208, "as ctypes has it");
-static_assert(__builtin_offsetof(Arguments, m) == 0, "");
-static_assert(__builtin_offsetof(Arguments, n) == 4, "");
-static_assert(__builtin_offsetof(Arguments, k) == 8, "");
-static_assert(__builtin_offsetof(Arguments, weights_unchanged) == 12, "");
-static_assert(__builtin_offsetof(Arguments, bias_dtype) == 16, "");
-static_assert(__builtin_offsetof(Arguments, out_dtype) == 20, "");
-static_assert(__builtin_offsetof(Arguments, out) == 24, "");
-static_assert(__builtin_offsetof(Arguments, out_stride) == 32, "");
-static_assert(__builtin_offsetof(Arguments, x) == 40, "");
-static_assert(__builtin_offsetof(Arguments, x_stride) == 48, "");
-static_assert(__builtin_offsetof(Arguments, x_scale) == 56, "");
-static_assert(__builtin_offsetof(Arguments, weight) == 64, "");
-static_assert(__builtin_offsetof(Arguments, groups) == 144, "");
-static_assert(__builtin_offsetof(Arguments, sizes_are_64_bits) == 148, "");
-static_assert(__builtin_offsetof(Arguments, activation) == 152, "");
-static_assert(__builtin_offsetof(Arguments, alpha) == 156, "");
-static_assert(__builtin_offsetof(Arguments, limit) == 160, "");
-static_assert(__builtin_offsetof(Arguments, x_block_scale) == 168, "");
-static_assert(__builtin_offsetof(Arguments, x_block_stride) == 176, "");
-static_assert(__builtin_offsetof(Arguments, group_sizes) == 184, "");
-static_assert(__builtin_offsetof(Arguments, partial) == 192, "");
-static_assert(__builtin_offsetof(Arguments, arrivals) == 200, "");
+static_assert(BS_OFFSET_OF(Arguments, m) == 0, "");
+static_assert(BS_OFFSET_OF(Arguments, n) == 4, "");
+static_assert(BS_OFFSET_OF(Arguments, k) == 8, "");
+static_assert(BS_OFFSET_OF(Arguments, weights_unchanged) == 12, "");
+static_assert(BS_OFFSET_OF(Arguments, bias_dtype) == 16, "");
+static_assert(BS_OFFSET_OF(Arguments, out_dtype) == 20, "");
+static_assert(BS_OFFSET_OF(Arguments, out) == 24, "");
+static_assert(BS_OFFSET_OF(Arguments, out_stride) == 32, "");
+static_assert(BS_OFFSET_OF(Arguments, x) == 40, "");
+static_assert(BS_OFFSET_OF(Arguments, x_stride) == 48, "");
+static_assert(BS_OFFSET_OF(Arguments, x_scale) == 56, "");
+static_assert(BS_OFFSET_OF(Arguments, weight) == 64, "");
+static_assert(BS_OFFSET_OF(Arguments, groups) == 144, "");
+static_assert(BS_OFFSET_OF(Arguments, sizes_are_64_bits) == 148, "");
+static_assert(BS_OFFSET_OF(Arguments, activation) == 152, "");
+static_assert(BS_OFFSET_OF(Arguments, alpha) == 156, "");
+static_assert(BS_OFFSET_OF(Arguments, limit) == 160, "");
+static_assert(BS_OFFSET_OF(Arguments, x_block_scale) == 168, "");
+static_assert(BS_OFFSET_OF(Arguments, x_block_stride) == 176, "");
+static_assert(BS_OFFSET_OF(Arguments, group_sizes) == 184, "");
+static_assert(BS_OFFSET_OF(Arguments, partial) == 192, "");
+static_assert(BS_OFFSET_OF(Arguments, arrivals) == 200, "");
 
 }  // namespace bs::gemm
 
@@ -105,31 +105,31 @@ struct alignas(64) WgmmaArguments {
     u8 end[48];
 };
 static_assert(sizeof(WgmmaArguments) == 896, "as ctypes has it");
-static_assert(__builtin_offsetof(WgmmaArguments, x_map) == 0, "");
-static_assert(__builtin_offsetof(WgmmaArguments, code_map) == 128, "");
-static_assert(__builtin_offsetof(WgmmaArguments, scale_map) == 384, "");
-static_assert(__builtin_offsetof(WgmmaArguments, m) == 640, "");
-static_assert(__builtin_offsetof(WgmmaArguments, n) == 644, "");
-static_assert(__builtin_offsetof(WgmmaArguments, k) == 648, "");
-static_assert(__builtin_offsetof(WgmmaArguments, weights_unchanged) == 652, "");
-static_assert(__builtin_offsetof(WgmmaArguments, bias_dtype) == 656, "");
-static_assert(__builtin_offsetof(WgmmaArguments, out_dtype) == 660, "");
-static_assert(__builtin_offsetof(WgmmaArguments, out) == 664, "");
-static_assert(__builtin_offsetof(WgmmaArguments, out_stride) == 672, "");
-static_assert(__builtin_offsetof(WgmmaArguments, x) == 680, "");
-static_assert(__builtin_offsetof(WgmmaArguments, x_stride) == 688, "");
-static_assert(__builtin_offsetof(WgmmaArguments, x_scale) == 696, "");
-static_assert(__builtin_offsetof(WgmmaArguments, weight) == 704, "");
-static_assert(__builtin_offsetof(WgmmaArguments, groups) == 784, "");
-static_assert(__builtin_offsetof(WgmmaArguments, sizes_are_64_bits) == 788, "");
-static_assert(__builtin_offsetof(WgmmaArguments, activation) == 792, "");
-static_assert(__builtin_offsetof(WgmmaArguments, alpha) == 796, "");
-static_assert(__builtin_offsetof(WgmmaArguments, limit) == 800, "");
-static_assert(__builtin_offsetof(WgmmaArguments, x_block_scale) == 808, "");
-static_assert(__builtin_offsetof(WgmmaArguments, x_block_stride) == 816, "");
-static_assert(__builtin_offsetof(WgmmaArguments, group_sizes) == 824, "");
-static_assert(__builtin_offsetof(WgmmaArguments, partial) == 832, "");
-static_assert(__builtin_offsetof(WgmmaArguments, arrivals) == 840, "");
-static_assert(__builtin_offsetof(WgmmaArguments, end) == 848, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, x_map) == 0, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, code_map) == 128, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, scale_map) == 384, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, m) == 640, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, n) == 644, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, k) == 648, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, weights_unchanged) == 652, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, bias_dtype) == 656, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, out_dtype) == 660, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, out) == 664, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, out_stride) == 672, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, x) == 680, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, x_stride) == 688, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, x_scale) == 696, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, weight) == 704, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, groups) == 784, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, sizes_are_64_bits) == 788, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, activation) == 792, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, alpha) == 796, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, limit) == 800, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, x_block_scale) == 808, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, x_block_stride) == 816, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, group_sizes) == 824, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, partial) == 832, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, arrivals) == 840, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 848, "");
 
 }  // namespace bs::gemm

@@ -14,11 +14,11 @@ struct TensorScaleArguments {
     float* out;  // [tensor scales]
 };
 static_assert(sizeof(TensorScaleArguments) == 80, "as ctypes has it");
-static_assert(__builtin_offsetof(TensorScaleArguments, x) == 0, "");
-static_assert(__builtin_offsetof(TensorScaleArguments, rows) == 24, "");
-static_assert(__builtin_offsetof(TensorScaleArguments, units) == 52, "");
-static_assert(__builtin_offsetof(TensorScaleArguments, amax) == 56, "");
-static_assert(__builtin_offsetof(TensorScaleArguments, arrivals) == 64, "");
-static_assert(__builtin_offsetof(TensorScaleArguments, out) == 72, "");
+static_assert(BS_OFFSET_OF(TensorScaleArguments, x) == 0, "");
+static_assert(BS_OFFSET_OF(TensorScaleArguments, rows) == 24, "");
+static_assert(BS_OFFSET_OF(TensorScaleArguments, units) == 52, "");
+static_assert(BS_OFFSET_OF(TensorScaleArguments, amax) == 56, "");
+static_assert(BS_OFFSET_OF(TensorScaleArguments, arrivals) == 64, "");
+static_assert(BS_OFFSET_OF(TensorScaleArguments, out) == 72, "");
 
 }  // namespace bs::rows

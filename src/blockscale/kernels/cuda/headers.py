@@ -85,7 +85,7 @@ def _struct(struct: type[ctypes.Structure]) -> str:
     ]
     for member in _members(struct):
         offset = getattr(struct, member.name).offset
-        lines.append(f'static_assert(__builtin_offsetof({name}, {member.name}) == {offset}, "");')
+        lines.append(f'static_assert(BS_OFFSET_OF({name}, {member.name}) == {offset}, "");')
     return _in_namespace(header.namespace, lines)
 
 
