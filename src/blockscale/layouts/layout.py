@@ -84,9 +84,13 @@ class Layout:
     def row_granularity(self) -> int:
         return max(CODES[self.codes].row_granularity, SCALES[self.scales].row_granularity)
 
+    def k_granularity(self, format: Format) -> int:
+        """What k must be a multiple of: blocks are whole, and so are the groups codes sit in."""
+        return max(format.block, CODES[self.codes].k_granularity)
+
     def check(self, format: Format, shape: tuple[int, ...]) -> None:
         """Refuse a shape that this layout cannot hold."""
-        multiple = max(format.block, CODES[self.codes].k_granularity)
+        multiple = self.k_granularity(format)
         if shape[-1] % multiple:
             raise ValueError(
                 f"{format} in layout {self} needs k divisible by {multiple}, got {shape[-1]}: "

@@ -54,6 +54,16 @@ def is_fused(module: nn.Module) -> bool:
     return down is not None and down.dim() == 3
 
 
+def is_transposed(module: nn.Module) -> bool:
+    """Whether its weights are [e, k, n]."""
+    return type(module).__name__ in _STACKED or bool(getattr(module, "is_transposed", False))
+
+
+def is_concatenated(module: nn.Module) -> bool:
+    """Whether all gates come before all ups."""
+    return type(module).__name__ in _STACKED or bool(getattr(module, "is_concatenated", True))
+
+
 def read_fused(module: nn.Module) -> FusedExperts | str:
     """The weights of fused experts, or why they cannot be read."""
     name = type(module).__name__
@@ -69,8 +79,8 @@ def read_fused(module: nn.Module) -> FusedExperts | str:
         return f"the gate of {name} is not known here"
     stored: Any = module
     gate_up, down = stored.gate_up_proj, stored.down_proj
-    concatenated = stacked or stored.is_concatenated
-    if stacked or stored.is_transposed:
+    concatenated = is_concatenated(module)
+    if is_transposed(module):
         gate_up, down = gate_up.mT, down.mT
     gate, up = _halves(gate_up, concatenated)
     if not getattr(module, "has_bias", False):

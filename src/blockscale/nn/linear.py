@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from blockscale.formats import Format
 from blockscale.nn.packed import PackedModule, as_parameter, blank, known_x_format
+from blockscale.nn.sharding import Sharding
 from blockscale.tensor import QTensor, linear, quantize
 
 
@@ -70,6 +73,11 @@ class Linear(PackedModule):
         layer._hold("weight", q)
         layer.bias = as_parameter(bias)
         return layer
+
+    def shard_over(self, shardings: Mapping[str, Sharding]) -> None:
+        """The features are those of the whole layer, as of an `nn.Linear` with a DTensor."""
+        super().shard_over(shardings)
+        self.out_features, self.in_features = shardings["weight"].shape
 
     @property
     def weight(self) -> QTensor:

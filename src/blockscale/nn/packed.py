@@ -9,7 +9,7 @@ everything that moves, counts, shares or compiles modules knows them. Three thin
 - The first use on a device packs the bytes into what its kernels read, and only those are kept.
   Other CUDA streams wait for the packing before they read them (handover.py).
 - A state dict has the canonical bytes, whatever the module holds, and the format under the name of
-  the weight; see `labels`.
+  the weight; see `labels`. Of a weight that ranks share it has DTensors; see `sharding`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
 from blockscale.nn.handover import Handover, keep_until_read, refuse_capture
 from blockscale.nn.labels import label_name, read_label, write_label
+from blockscale.nn.sharding import Sharding, as_dtensors, check_part, local, replicated
 from blockscale.runtime import device_of
 from blockscale.tensor import QTensor
 
@@ -88,6 +89,7 @@ class PackedModule(nn.Module):
         super().__init__()
         self._meanings: dict[str, _Meaning] = {}
         self._made: dict[str, _Made] = {}
+        self._shardings: dict[str, Sharding] = {}  # of weights that ranks share
 
     def _hold(self, name: str, q: QTensor, handover: Handover | None = None) -> None:
         """In one step, so that neither a signal nor a thread comes between two of the changes. New
@@ -108,6 +110,12 @@ class PackedModule(nn.Module):
                 _meanings={**self._meanings, name: meaning},
                 _made=made,
             )
+
+    def shard_over(self, shardings: Mapping[str, Sharding]) -> None:
+        """Say of weights that they are this rank's part of a whole, and of which."""
+        for name, sharding in shardings.items():
+            check_part(self._held(name), sharding)
+        self._shardings = dict(shardings)
 
     def qtensors(self) -> dict[str, QTensor]:
         """The weights by name, as they are held."""
@@ -209,10 +217,14 @@ class PackedModule(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name, (format, *_) in self._meanings.items():
             q = self._held(name).pack(canonical(format))
-            for field in FIELDS:
-                if getattr(q, field) is not None:
-                    destination[f"{prefix}{name}_{field}"] = getattr(q, field)
-            destination[f"{prefix}{label_name(name)}"] = write_label(format, q.device)
+            parts: dict[str, Tensor | None] = {field: getattr(q, field) for field in FIELDS}
+            label, sharding = write_label(format, q.device), self._shardings.get(name)
+            if sharding is not None:
+                parts, label = {**as_dtensors(q, sharding)}, replicated(label, sharding)
+            for field, part in parts.items():
+                if part is not None:
+                    destination[f"{prefix}{name}_{field}"] = part
+            destination[f"{prefix}{label_name(name)}"] = label
 
     def _load_from_state_dict(
         self,
@@ -229,7 +241,8 @@ class PackedModule(nn.Module):
             every = [f"{name}_{field}" for field in FIELDS]
             present = [key for key in every if prefix + key in state_dict]
             for key in present:
-                given, held = state_dict[prefix + key], self._buffers[key]
+                given, held = local(state_dict[prefix + key]), self._buffers[key]
+                state_dict[prefix + key] = given
                 if held is not None and given.dtype != held.dtype:
                     error_msgs.append(f"{prefix}{key} must be {held.dtype}, got {given.dtype}")
             if present:  # what is held may be another's too: load into a copy
@@ -251,7 +264,7 @@ def _misnamed(name: str, state_dict: dict[str, Any], format: Format) -> list[str
     if stored is None or stored.is_meta:
         return []
     try:
-        saved = read_label(stored)
+        saved = read_label(local(stored))
     except ValueError as error:
         return [f"{name} is packed here: {error}"]
     if saved.spec == format.spec:

@@ -6,7 +6,7 @@ tensor scales for all of it: scales that differ would silently change the others
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -69,11 +69,26 @@ def shared_tensor_scale(parts: Sequence[Tensor], format: Format) -> Tensor:
     return torch.stack(scales).amax(0)
 
 
-def quantize_sharing(parts: Sequence[Tensor], format: Format, scale: str) -> list[QTensor]:
-    """The parts with one tensor scale, where the format has one that follows the data."""
-    shares = format.tensor_scale == "amax" and len(parts) > 1
-    shared = shared_tensor_scale(parts, format) if shares else None
-    return [quantize(p.contiguous(), format, scale=scale, tensor_scale=shared) for p in parts]
+def quantize_sharing(
+    parts: Sequence[Tensor],
+    format: Format,
+    scale: str,
+    over_ranks: Callable[[Tensor], Tensor] | None = None,
+) -> list[QTensor]:
+    """The parts with one tensor scale, where the format has one that follows the data.
+
+    over_ranks   for parts of matrices whose other parts other ranks have: the largest of all ranks'
+                 tensor scales, with which each rank makes the bytes that it would cut of the whole
+    """
+    scales: list[Tensor | None] = [None] * len(parts)
+    if format.tensor_scale == "amax" and len(parts) > 1:
+        scales = [shared_tensor_scale(parts, format)] * len(parts)
+    elif over_ranks is not None and format.has_tensor_scale:
+        scales = [shared_tensor_scale([part], format) for part in parts]
+    if over_ranks is not None:
+        scales = [None if each is None else over_ranks(each) for each in scales]
+    pairs = zip(parts, scales, strict=True)
+    return [quantize(p.contiguous(), format, scale=scale, tensor_scale=s) for p, s in pairs]
 
 
 def check_shared(tensor_scales: Iterable[tuple[str, float]]) -> None:

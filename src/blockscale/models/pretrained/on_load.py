@@ -6,12 +6,16 @@ into the model. Ours returns nothing: it quantises the weight, lets go of the nu
 layer has all its parameters puts the quantised one in its place. Matrices that share a tensor scale
 wait for each other. Beside the packed model there is never more than one weight in full, or the
 few that wait.
+
+Of a model that is spread over ranks each parameter comes as this rank's part. The parts have the
+tensor scale of the whole, so that together they are the bytes that one rank would make.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,8 +23,18 @@ from transformers.core_model_loading import ConversionOps
 
 from blockscale.formats import Format
 from blockscale.models.pretrained.config import BlockscaleConfig
+from blockscale.models.pretrained.placements import (
+    Shardings,
+    check_cut,
+    expert_shardings,
+    largest_over_ranks,
+    linear_shardings,
+    ranks_of,
+    shared_bias,
+)
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import FusedExperts, read_fused
+from blockscale.nn.packed import as_parameter
 from blockscale.nn.plan import make_plan
 from blockscale.nn.projections import fused_groups, quantize_sharing
 from blockscale.nn.selection import Formats, selector
@@ -45,6 +59,8 @@ class QuantizeOnLoad(ConversionOps):
         self.quantized: dict[str, dict[str, QTensor]] = {}  # experts -> gate, up, down
         self.group_of = _groups(model, self.formats)
         self.waiting: dict[str, Tensor] = {}  # matrices that share a tensor scale
+        self.ranks: Any = None  # of a model that is spread over several
+        self.shardings: dict[str, Shardings] = {}  # of experts, while they wait
 
     def takes(self, model: Any, name: str) -> bool:
         """Weights of the plan; biases of experts too, which are stored otherwise."""
@@ -64,11 +80,10 @@ class QuantizeOnLoad(ConversionOps):
         for name, given in input_dict.items():
             tensor = given[0] if isinstance(given, list) else given
             path, _, leaf = name.rpartition(".")
-            layer = model.get_submodule(path)
-            if isinstance(layer, nn.Linear):
+            if isinstance(model.get_submodule(path), nn.Linear):
                 self._linears(model, path, tensor)
-            elif (twin := self._experts(layer, path, leaf, tensor)) is not None:
-                model.set_submodule(path, twin)
+            else:
+                self._experts(model, path, leaf, tensor)
             missing_keys.discard(name)
         return {}
 
@@ -93,36 +108,85 @@ class QuantizeOnLoad(ConversionOps):
             return
         weights = {each: self.waiting.pop(each) for each in group}
         (format,) = self.formats[path]
-        made = quantize_sharing(list(weights.values()), format, self.scale)
+        layers = {each: model.get_submodule(each) for each in group}
+        shardings = {each: linear_shardings(each, layer) for each, layer in layers.items()}
+        largest = _largest(shardings, format)
+        made = quantize_sharing(list(weights.values()), format, self.scale, largest)
         for each, q in zip(weights, made, strict=True):
-            layer = model.get_submodule(each)
-            twin = Linear.from_qtensor(q, layer.bias, self.x_format).train(layer.training)
-            model.set_submodule(each, twin)
+            twin = Linear.from_qtensor(q, None, self.x_format).train(layers[each].training)
+            twin.bias = layers[each].bias  # a DTensor where ranks share it
+            self._put(model, each, twin, shardings[each])
 
-    def _experts(self, layer: nn.Module, path: str, leaf: str, tensor: Tensor) -> Experts | None:
-        """None while parameters are missing."""
+    def _experts(self, model: Any, path: str, leaf: str, tensor: Tensor) -> None:
+        """The layer, once all its parameters are there."""
+        layer = model.get_submodule(path)
+        if path not in self.quantized:
+            self.quantized[path] = {}
+            self.shardings[path] = expert_shardings(path, layer)
+            _keep_parts(layer)
+        parts, shardings = self.quantized[path], self.shardings[path]
         waiting = getattr(layer, leaf)
         setattr(layer, leaf, nn.Parameter(tensor, requires_grad=False))
         fused = _fused(layer)
-        parts = self.quantized.setdefault(path, {})
         if leaf in _WEIGHTS:
             format = self.formats[path][list(_WEIGHTS).index(leaf)]
             roles = _WEIGHTS[leaf]
-            made = quantize_sharing([getattr(fused, role) for role in roles], format, self.scale)
-            parts |= dict(zip(roles, made, strict=True))
+            largest = _largest({f"{path}.{leaf}": shardings}, format, roles[0])
+            weights = [getattr(fused, role) for role in roles]
+            parts |= dict(
+                zip(roles, quantize_sharing(weights, format, self.scale, largest), strict=True)
+            )
             setattr(layer, leaf, waiting)
-        if len(parts) < 3 or any(b is not None and b.is_meta for b in _biases(fused)):
-            return None
-        del self.quantized[path]
-        return Experts.from_qtensors(
-            **parts,
+        if len(parts) < 3 or any(b is not None and b.is_meta for b in _biases(fused).values()):
+            return
+        del self.quantized[path], self.shardings[path]
+        self._put(model, path, self._twin(parts, fused, shardings, layer.training), shardings)
+
+    def _twin(
+        self,
+        parts: dict[str, QTensor],
+        fused: FusedExperts,
+        shardings: Shardings,
+        training: bool,
+    ) -> Experts:
+        biases = _biases(fused)
+        twin = Experts.from_qtensors(
+            parts["gate"],
+            parts["up"],
+            parts["down"],
             activation=fused.activation,
-            gate_bias=fused.gate_bias,
-            up_bias=fused.up_bias,
-            down_bias=fused.down_bias,
             x_format=self.x_format,
             stacked=fused.stacked,
-        ).train(layer.training)
+        )
+        for name, bias in biases.items():
+            sharding = shardings.get(name.removesuffix("_bias"))
+            setattr(twin, name, as_parameter(shared_bias(bias, sharding)))
+        return twin.train(training)
+
+    def _put(self, model: Any, path: str, twin: Linear | Experts, shardings: Shardings) -> None:
+        if self.ranks is None:
+            self.ranks = ranks_of(model)
+        if self.ranks is not None:
+            self.ranks.install(path, twin, shardings)
+        model.set_submodule(path, twin)
+
+
+def _largest(
+    shardings: Mapping[str, Shardings], format: Format, role: str = "weight"
+) -> Callable[[Tensor], Tensor] | None:
+    """How the tensor scale of matrices that have one in common is found where ranks share them."""
+    shared = {path: each[role] for path, each in shardings.items() if role in each}
+    for path, sharding in shared.items():
+        check_cut(path, sharding, format)
+    return partial(largest_over_ranks, next(iter(shared.values()))) if shared else None
+
+
+def _keep_parts(layer: nn.Module) -> None:
+    """DTensors without bytes become this rank's parts, which can be cut further like any tensor."""
+    for name, parameter in layer._parameters.items():
+        part: Any = parameter
+        if hasattr(part, "to_local"):
+            layer._parameters[name] = nn.Parameter(part.to_local(), requires_grad=False)
 
 
 def _choose(
@@ -147,8 +211,9 @@ def _choose(
     return chosen
 
 
-def _biases(fused: FusedExperts) -> tuple[Tensor | None, ...]:
-    return fused.gate_bias, fused.up_bias, fused.down_bias
+def _biases(fused: FusedExperts) -> dict[str, Tensor | None]:
+    names = ("gate_bias", "up_bias", "down_bias")
+    return {name: getattr(fused, name) for name in names}
 
 
 def _groups(model: Any, formats: Mapping[str, tuple[Format, ...]]) -> dict[str, list[str]]:
