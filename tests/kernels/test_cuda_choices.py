@@ -10,7 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import blockscale as bs
 from blockscale.formats import CATALOGUE
+from blockscale.kernels import decoded
+from blockscale.kernels.cuda import epilogue
 from blockscale.kernels.cuda.layout import fragments
+from blockscale.kernels.dequantize import cuda
 from blockscale.kernels.matmul import cublas, stream
 from blockscale.kernels.matmul.stream import arguments as stream_arguments
 from blockscale.kernels.matmul.stream import product as stream_product
@@ -18,10 +21,10 @@ from blockscale.kernels.matmul.stream.choice import stream_configs
 from blockscale.kernels.matmul.stream.config import rows_of_most
 from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.layouts import canonical
-from blockscale.numerics import cast
 from blockscale.ops.operand import as_groups, as_rows
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import gpu
+from native.host_function import on_the_host, product_on_the_host
 from products import check, exact
 
 
@@ -87,12 +90,8 @@ def test_shared_memory_has_room_for_every_product(target, gated):
 def test_small_weights_keep_their_bits_in_float16(monkeypatch):
     """float16 has its subnormals where a codebook in float16 meets the small scales."""
 
-    def decode(kind, parts, out):
-        values = q.dequantize().double() / q.tensor_scale * parts.tensor_scale[..., None]
-        out.copy_(cast(values, out.dtype))
-
-    monkeypatch.setattr(cublas.cuda, "decode", decode)
-    monkeypatch.setattr(cublas, "_product", lambda x, w: (x.double() @ w.double().T).float())
+    on_the_host(monkeypatch, cuda, epilogue)
+    monkeypatch.setattr(decoded, "_product", product_on_the_host)
     size = torch.exp2(torch.arange(16) * -1.0)[:, None]
     q = bs.quantize(torch.randn(16, 64) * size, bs.KBIT4)
     x, out = torch.randn(200, 64).half(), torch.empty(200, 16)
@@ -139,16 +138,16 @@ def test_few_rows_of_codes_are_decoded_by_the_kernel(launches, monkeypatch, x_fo
     q = bs.quantize(torch.randn(256, 64), bs.NVFP4).pack(fragments(bs.NVFP4))
     x = bs.quantize(torch.randn(8, 64), x_format)
     kind = str(Kind(x_format, canonical(x_format)))
-    for m, decoded in ((4, False), (8, True)):
+    for m, is_decoded in ((4, False), (8, True)):
         asked = problem(bs.NVFP4, fragments(bs.NVFP4), m=m, n=256, k=64, x=kind)
         config = next(each for each in stream.configs(asked) if not each.wgmma)
         plan = stream.bind(asked, config, (as_groups(q.operand),))
         parts = as_rows(x[:m].operand)
         plan(parts, (None,), None, torch.empty(m, 256))
         defines, arguments = launches[-1]
-        assert defines["BS_X_CODED"] == 1 - decoded
-        assert (arguments.x == parts.codes.data_ptr()) != decoded
-        if not decoded:
+        assert defines["BS_X_CODED"] == 1 - is_decoded
+        assert (arguments.x == parts.codes.data_ptr()) != is_decoded
+        if not is_decoded:
             assert defines["BS_X_BLOCK"] == x_format.block
             assert (arguments.x_stride, arguments.x_block_stride) == (32, 64 // x_format.block)
             assert arguments.x_block_scale == parts.scale.data_ptr()
@@ -247,6 +246,6 @@ def test_tf32_cannot_enter_and_no_setting_is_touched(monkeypatch):
     x, w = torch.randn(2, 8), torch.randn(3, 8)
     monkeypatch.setattr(torch.backends.cuda, "matmul", Settings())
     with Products() as seen:
-        y = cublas._product(x, w)
+        y = decoded.product(x[None], w[None].mT)[0]
     assert seen.dtypes == [torch.float64, torch.float64]  # TF32 replaces float32 alone
     assert torch.equal(y, (x.double() @ w.double().T).float())

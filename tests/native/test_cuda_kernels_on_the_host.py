@@ -4,60 +4,40 @@ What this shows without a GPU: addresses, packing, layouts, and what the lanes o
 other. The arithmetic has a test of its own, with more formats and harder numbers.
 """
 
-import ctypes
 import shutil
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 
 from blockscale.formats import CATALOGUE, MXFP4, MXFP8, NVFP4
 from blockscale.kernels import Parts
+from blockscale.kernels.cuda import epilogue
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda as cuda_dequantize
+from blockscale.kernels.dequantize import cuda_fragments
 from blockscale.kernels.dequantize import reference as defined_dequantize
 from blockscale.kernels.quantize import cuda as cuda_quantize
 from blockscale.kernels.quantize import reference as defined_quantize
 from blockscale.kernels.repack import cuda as cuda_repack
 from blockscale.kernels.tensor_scale import cuda as cuda_tensor_scale
 from blockscale.layouts import Layout, canonical
-from blockscale.numerics import amax_bits, rules_of, tensor_scale_of
+from blockscale.numerics import amax_bits, parse_activation, rules_of, tensor_scale_of
 from blockscale.ops.quantize import storage
 from blockscale.problem import Kind, Problem, dtype_name
 from blockscale.runtime import gpu
+from bounds import cast_bound, gated_bound, roundings
 from hard_inputs import DTYPES, any_parts, hard_rows, row_scales
-from native.host_library import host_library
+from native.host_function import on_the_host
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-SOURCE = Path(__file__).parent / "cuda_host.cpp"
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-
-
-class HostFunction:
-    """Stands in for a `Function` on a GPU."""
-
-    def __init__(self, build):
-        defined = [f"-D{name}={value}" for name, value in build.defines]
-        defined += [f'-DKERNEL_FILE="{build.path}"', f"-DKERNEL={build.entry}"]
-        self.library = host_library(
-            "-std=c++20", "-O0", "-ffp-contract=off", "-pthread", "-w", *defined, SOURCE
-        )
-
-    def launch(self, grid, threads, shared, stream, arguments, overlap=False):
-        assert self.library.size_of_arguments() == ctypes.sizeof(arguments)
-        self.library.run(ctypes.byref(arguments), *grid, threads)
-
-
-compiled = cache(HostFunction)
 
 
 @pytest.fixture(autouse=True)
 def _on_the_host(monkeypatch):
-    for module in (cuda_quantize, cuda_dequantize, cuda_repack, cuda_tensor_scale):
-        monkeypatch.setattr(module, "function", lambda build, device: compiled(build))
-        monkeypatch.setattr(module, "current_stream", lambda device: 0)
+    modules = cuda_quantize, cuda_dequantize, cuda_fragments, cuda_repack, cuda_tensor_scale
+    on_the_host(monkeypatch, *modules, epilogue)
 
 
 def problem_of(verb, kind, x, rule="", **more):
@@ -207,10 +187,10 @@ def test_dequantize_reads_every_byte(format, place):
         check_dequantize(Kind(format, layout), parts, x)
 
 
-def check_dequantize(kind, parts, x):
+def check_dequantize(kind, parts, x, by=cuda_dequantize):
     problem = problem_of("dequantize", kind, x)
     done = []
-    for kernel in (cuda_dequantize, defined_dequantize):
+    for kernel in (by, defined_dequantize):
         out = torch.full_like(x, -7.0)
         kernel.bind(problem, kernel.configs(problem)[0], (parts,))(out)
         done.append(out)
@@ -222,6 +202,64 @@ def test_dequantize_reads_panels_of_rows():
     codes, scale, tensor_scale, table = any_parts(NVFP4, kind.layout, (4, 40, 1024))
     cut = Parts(codes[1::2, 3:33], scale[1::2, 3:33], tensor_scale[1::2, 3:33], table)
     check_dequantize(kind, cut, torch.empty(2, 30, 1024, dtype=torch.bfloat16))
+
+
+# Every width of a code, every scale, and every dtype once; each is compiled, which takes a second.
+DECODED = [(MXFP8, torch.bfloat16), (MXFP4, torch.bfloat16), (NVFP4, torch.float32)]
+DECODED += [(CATALOGUE[name], torch.bfloat16) for name in ("kbit2", "kbit3", "kbit4", "kbit5")]
+DECODED += [(CATALOGUE["mxfp6_e3m2"], torch.float16)]
+
+
+@pytest.mark.parametrize(("format", "dtype"), DECODED, ids=str)
+def test_dequantize_of_fragments(format, dtype):
+    """Every code and scale, with rows and k that are no whole tiles."""
+    for shape in ((1, 3, 32), (2, 19, 160)):
+        parts = any_parts(format, fragments(format), shape)
+        x = torch.empty(shape, dtype=dtype)
+        check_dequantize(Kind(format, fragments(format)), parts, x, cuda_fragments)
+
+
+def check_epilogue(out, activation=None, biases=(None,), x_scale=None, factor=1.0):
+    groups, rows, columns = out.shape
+    products = []
+    for bias in biases:
+        sums, scale = torch.randn(groups, rows, columns), torch.rand(groups) + 0.5
+        products.append(epilogue.Sums(sums, scale, bias))
+    epilogue.finish(products, out, activation, x_scale, factor)
+    expected, size = [], []
+    for sums, scale, bias in products:
+        y = sums.double() * factor * scale.double()[:, None, None]
+        y = y if x_scale is None else y * x_scale.double()[..., None]
+        expected.append(y if bias is None else y + bias.double()[:, None])
+        size.append(y.abs() + (0 if bias is None else bias.double().abs()[:, None]))
+    bounds = [roundings(4, each) for each in size]
+    if activation is None:
+        bound = bounds[0] + cast_bound(expected[0], out.dtype)
+        assert ((out.double() - expected[0]).abs() <= bound).all()
+        return
+    (g, u), y = expected, activation(*expected)
+    if activation.name == "swiglu_oai":
+        g, u = g.clamp(max=activation.limit), u.clamp(-activation.limit, activation.limit) + 1
+    assert ((out.double() - y).abs() <= gated_bound(g, u, y, *bounds, out.dtype)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_epilogue_scales_adds_and_casts_once(dtype):
+    """Four columns at a time, and one by one where their places do not allow it."""
+    wide = torch.full((2, 9, 40), torch.nan, dtype=dtype)
+    for out in (torch.empty(3, 5, 20, dtype=dtype), wide[:, 2:, 4:24], wide[:, :3, 3:18]):
+        check_epilogue(out)
+        bias = torch.randn(len(out), 2 * out.shape[2])
+        scale = torch.rand(out.shape[:2]) + 0.5
+        check_epilogue(out, None, [bias[:, ::2].to(dtype)], scale, 2.0**-8)
+    assert wide[:, 0, 18:].isnan().all()  # what is beside stays
+    assert wide[:, :, :3].isnan().all()
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_tanh", "swiglu_oai"])
+def test_an_epilogue_activates(name):
+    out = torch.empty(2, 3, 24, dtype=torch.bfloat16)
+    check_epilogue(out, parse_activation(name), [torch.randn(2, 24), None], torch.rand(2, 3))
 
 
 @pytest.mark.parametrize("format", [fmt for fmt in CATALOGUE.values() if fragments(fmt)], ids=str)

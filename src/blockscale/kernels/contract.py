@@ -149,6 +149,11 @@ class Parts(NamedTuple):
     tensor_scale: Tensor | None
     codebook: Tensor | None
 
+    def cut(self, groups: slice) -> Parts:
+        """Some of the matrices."""
+        scale = None if self.tensor_scale is None else self.tensor_scale[groups]
+        return Parts(self.codes[groups], self.scale[groups], scale, self.codebook)
+
     def placed(self, aligned: int) -> Parts:
         """Matrices or rows of a larger tensor are copied: for code that takes all there is. So is
         what does not start where it must; see `why_copied`."""

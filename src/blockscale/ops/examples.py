@@ -75,6 +75,7 @@ def examples(device: Device, whole: bool) -> Iterator[Problem]:
 def _products(format: Format, device: Device, whole: bool) -> Iterator[Problem | None]:
     for m in (1, 8):
         yield example("matmul", format, device, m=m)
+    yield example("input_grad", format, device, m=512)
     if format == NVFP4:
         coded = str(Kind(NVFP4, canonical(NVFP4)))
         yield example("matmul", format, device, x=coded)

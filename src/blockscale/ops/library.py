@@ -3,7 +3,8 @@
 Everything that is not a tensor crosses as a string, a dtype or a list of numbers, and all storage
 is uint8. A call is checked inside the op, real or fake, so that compilers trace next to nothing.
 Gradients flow to x and to biases, never to quantised weights. Where x is quantised on the fly, its
-rounding counts as the identity for the gradient.
+rounding counts as the identity for the gradient. A gradient of y is rounded to x's dtype before it
+meets the weights, as torch does for a layer whose result is widened: products in bfloat16 stay so.
 """
 
 from __future__ import annotations
@@ -203,10 +204,11 @@ def _gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     if ctx.needs["x"]:
         facts = call["w_kind"], call["w_shape"], call["group_sizes"]
         if len(branches) == 1:
-            grads["x"] = [input_grad(grad, call["w"], *facts, ctx.x_dtype)]
+            grads["x"] = [input_grad(grad.to(ctx.x_dtype), call["w"], *facts, ctx.x_dtype)]
         else:
             parts = [
-                input_grad(d, call[name], *facts, torch.float32) for name, d in branches.items()
+                input_grad(d.to(ctx.x_dtype), call[name], *facts, torch.float32)
+                for name, d in branches.items()
             ]
             grads["x"] = [(parts[0] + parts[1]).to(ctx.x_dtype)]
     for name, weight in (("bias", "w"), ("up_bias", "up")):

@@ -9,7 +9,7 @@ struct DequantizeFragmentsArguments {
     const u8* scale;
     const float* table;  // of all codes
     const float* tensor_scale;  // one per row, or null
-    void* out;  // [groups, rows, k]
+    void* out;  // [groups, rows, k], 16-byte aligned rows
     long long code_stride;  // bytes between groups
     long long scale_stride;  // bytes between groups
     long long out_row;  // elements between rows

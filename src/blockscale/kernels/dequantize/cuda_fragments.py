@@ -36,7 +36,7 @@ class DequantizeFragmentsArguments(Structure):
         Member("const u8*", "scale"),
         Member("const float*", "table", "of all codes"),
         Member("const float*", "tensor_scale", "one per row, or null"),
-        Member("void*", "out", "[groups, rows, k]"),
+        Member("void*", "out", "[groups, rows, k], 16-byte aligned rows"),
         Member("long long", "code_stride", "bytes between groups"),
         Member("long long", "scale_stride", "bytes between groups"),
         Member("long long", "out_row", "elements between rows"),
@@ -90,16 +90,17 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
     else:
         table = aligned(parts.codebook, _WORD)
     scaled = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
+    written = aligned(out)
     arguments = DequantizeFragmentsArguments(
         codes.data_ptr(),
         scale.data_ptr(),
         table.data_ptr(),
         None if scaled is None else scaled.data_ptr(),
-        out.data_ptr(),
+        written.data_ptr(),
         codes.stride(0),
         scale.stride(0),
-        out.stride(1),
-        out.stride(0),
+        written.stride(1),
+        written.stride(0),
         0 if scaled is None else scaled.stride(1),
         0 if scaled is None else scaled.stride(0),
         n,
@@ -108,6 +109,8 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
     grid = -(-n // 16), -(-k // (64 * _WARPS)), groups  # rows may be the most
     kernel = function(decoder(kind, dtype_name(out.dtype)), out.device)
     kernel.launch(grid, 32 * _WARPS, 0, current_stream(out.device), arguments)
+    if written is not out:
+        out.copy_(written)
 
 
 def _adjacent_tiles(storage: Tensor) -> Tensor:

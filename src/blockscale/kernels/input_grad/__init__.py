@@ -8,6 +8,6 @@ out          [rows, k]
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.input_grad import cpu, reference
+from blockscale.kernels.input_grad import cpu, cublas, reference
 
-KERNELS: tuple[Kernel, ...] = (cpu, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, cublas, reference)

@@ -1,10 +1,11 @@
 """For many rows on a GPU: some rows of the weights at a time are decoded to x's dtype, and torch's
 library multiplies. Each weight is rounded once; sums are in float32, in an order of the library's.
 
-float32 is multiplied as float64. Whether torch multiplies float32 by TF32 is a setting of the whole
-process, which another thread may change at any time; TF32 cannot enter a product of float64. On
-A100, H100 and B200 that costs little, since their float64 tensor cores are as fast as float32; on
-GPUs without them it is up to 64 times slower. bfloat16 and float16 are not affected.
+Quantised x is decoded once: to bfloat16 where that holds every value times its scale (NVFP4 and the
+MX formats), else to float32, which is multiplied as float64 (see `decoded`).
+
+Where sums are results, torch writes them to the output. Otherwise one more pass takes the float32
+sums, applies tensor scales, bias and activation, and casts once.
 
 Of a ragged problem it reads the group sizes on the host.
 """
@@ -20,10 +21,22 @@ from torch import Tensor
 
 from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
-from blockscale.kernels.dequantize import cuda, cuda_fragments
-from blockscale.kernels.panels import matrix, panels, rows_of_groups
-from blockscale.numerics import parse_activation
-from blockscale.problem import Kind, Problem, dtype_name
+from blockscale.kernels.cuda.epilogue import Sums, epilogue, finish
+from blockscale.kernels.decoded import (
+    decode_rows,
+    decoder,
+    folds_tensor_scale,
+    lift_of,
+    multiplied_dtype,
+    product,
+    rows_of_scratch,
+    scale_decoded,
+    torch_writes,
+    unreadable,
+)
+from blockscale.kernels.panels import panels, rows_of_groups
+from blockscale.numerics import Activation, parse_activation
+from blockscale.problem import Problem
 from blockscale.runtime.cuda import Build, cuda_refusal
 
 __all__ = ["NAME", "bind", "configs", "reads", "refuses"]
@@ -31,60 +44,31 @@ __all__ = ["NAME", "bind", "configs", "reads", "refuses"]
 NAME = "cublas"
 reads = reads_canonical
 
-_SCRATCH_BYTES = 64 << 20  # of decoded weights
-_LARGEST_FLOAT16 = 65504.0
-
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
     rows: int  # of the weights, decoded at a time
     doubled: bool  # float32 is multiplied as float64
+    rounds_x: bool  # quantised x, which bfloat16 would round, is decoded to float32
 
     def __str__(self) -> str:
+        widened = "x decoded to float32, since bfloat16 would round it; " if self.rounds_x else ""
         as_double = ", float32 as float64 (no setting lets TF32 in)" if self.doubled else ""
-        return f"{self.rows} rows of w decoded at a time; torch multiplies{as_double}"
+        return f"{widened}{self.rows} rows of w decoded at a time; torch multiplies{as_double}"
 
 
 def refuses(problem: Problem) -> str | None:
     refusal = cuda_refusal(problem.device)
     if refusal is None and problem.deterministic:
         return "leaves the order of sums to torch's library"
-    if refusal is None and "@" in problem.x:
-        return _unreadable(problem.x_kind)
-    return refusal or _unreadable(problem.w_kind)
-
-
-def _unreadable(kind: Kind) -> str | None:
-    canonical = kind.layout.codes in ("bits", "planes") and kind.layout.scales in (
-        "rows",
-        "blocked",
-    )
-    if canonical or kind.layout.scales == "fragments":
-        return None
-    return f"cannot decode {kind}"
+    if refusal is None and "@" in problem.x and (unread := unreadable(problem.x_kind)):
+        return unread
+    return refusal or unreadable(problem.w_kind)
 
 
 def configs(problem: Problem) -> list[Config]:
-    dtype = _x_dtype(problem)
-    doubled = dtype == torch.float32
-    size = dtype.itemsize + (torch.float64.itemsize if doubled else 0)
-    rows = max(_SCRATCH_BYTES // (size * max(problem.k, 1)), 1)
-    return [Config(max(rows // 128 * 128, 128), doubled)]
-
-
-def _x_dtype(problem: Problem) -> torch.dtype:
-    """What is multiplied. float16 has no room for every weight of some formats."""
-    scale, element = problem.w_kind.format.scale, problem.w_kind.format.element
-    cramped = scale.bits == 32 or scale.power_of_two or element.max * scale.max > _LARGEST_FLOAT16
-    if "@" in problem.x or (problem.x == "float16" and cramped):
-        return torch.float32
-    dtype: torch.dtype = getattr(torch, problem.x)
-    return dtype
-
-
-def _lift(problem: Problem, dtype: torch.dtype) -> float:
-    """Brings products of a codebook and its scales to where float16 has all its bits."""
-    return 256.0 if dtype == torch.float16 and problem.w_kind.format.is_codebook else 1.0
+    doubled = multiplied_dtype(problem) == torch.float32
+    return [Config(rows_of_scratch(problem), doubled, doubled and "@" in problem.x)]
 
 
 def bind(
@@ -98,13 +82,16 @@ def bind(
 
 
 def _builds(problem: Problem, config: Config) -> Sequence[Build]:
-    """What decodes the weights, some rows at a time."""
-    name = dtype_name(_x_dtype(problem))
-    if problem.w_kind.layout.scales == "fragments":
-        return [cuda_fragments.decoder(problem.w, name)]
-    lifted = _lift(problem, _x_dtype(problem)) != 1.0
-    height = min(config.rows, problem.n)
-    return [cuda.decoder(problem.w, name, lifted, height * problem.k)]
+    """What decodes the weights, some rows at a time, and what comes after their product."""
+    activation = _activation(problem)
+    return [
+        decoder(problem, min(config.rows, problem.n)),
+        epilogue(problem.out, activation and activation.name),
+    ]
+
+
+def _activation(problem: Problem) -> Activation | None:
+    return parse_activation(problem.activation) if problem.gated else None
 
 
 def _run(
@@ -117,55 +104,56 @@ def _run(
     out: Tensor,  # [rows, n]
 ) -> None:
     values, x_scale = _x(problem, x)
-    lift = _lift(problem, values.dtype)
     slices = rows_of_groups(problem, group_sizes)
     out[slices[-1][1] if slices else 0 :] = 0  # rows of nobody
-    activation = parse_activation(problem.activation) if problem.gated else None
     for group, (start, stop) in enumerate(slices):
+        one, rows = slice(group, group + 1), slice(start, stop)
+        parts = [part.cut(one) for part in weights]
         for columns in panels(config, 0, problem.n if start < stop else 0):
-            branches = []
-            for part, bias in zip(weights, biases, strict=True):
-                panel = _decoded(
-                    problem.w_kind, matrix(part, group), columns, values.dtype, problem.k, lift
-                )
-                y = _product(values[start:stop], panel)
-                if lift != 1.0:
-                    y /= lift  # a power of two: exact
-                if x_scale is not None:
-                    y *= x_scale[start:stop, None]
-                if part.tensor_scale is not None:
-                    y *= part.tensor_scale[group]
-                branches.append(y if bias is None else y + bias[group, columns].float())
-            out[start:stop, columns] = (
-                branches[0] if activation is None else activation(*branches)
-            ).to(out.dtype)
+            _panel(
+                problem,
+                parts,
+                values[None, rows],
+                None if x_scale is None else x_scale[None, rows],
+                [None if bias is None else bias[one, columns] for bias in biases],
+                columns,
+                out[None, rows, columns],
+            )
 
 
 def _x(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
+    dtype = multiplied_dtype(problem)
     if isinstance(x, Tensor):
-        return x.to(_x_dtype(problem)), None
-    parts = Parts(x.codes, x.scale, None, x.codebook)
-    rows = slice(0, problem.rows)
-    return _decoded(problem.x_kind, parts, rows, torch.float32, problem.k), x.tensor_scale
+        return x.to(dtype), None
+    parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
+    shape = problem.rows, problem.k
+    return decode_rows(problem.x_kind, parts, slice(0, shape[0]), shape, dtype)[0], x.tensor_scale
 
 
-def _decoded(
-    kind: Kind, part: Parts, rows: slice, dtype: torch.dtype, k: int, lift: float = 1.0
-) -> Tensor:
-    """decode * scale * lift of some rows of a matrix, rounded once."""
-    height, device = rows.stop - rows.start, part.codes.device
-    out = torch.empty(1, height, k, dtype=dtype, device=device)
-    lifted = None if lift == 1.0 else torch.full((1, height), lift, device=device)
-    shape = (rows.stop, k)
-    codes, scale = kind.layout.slice_rows(part.codes, part.scale, kind.format, shape, rows)
-    cut = Parts(codes[None], scale[None], lifted, part.codebook)
-    reader = cuda_fragments if kind.layout.scales == "fragments" else cuda
-    reader.decode(str(kind), cut, out)
-    return out[0]
+def _panel(
+    problem: Problem,
+    weights: Sequence[Parts],  # one, or gate and up: [1, n, k]
+    x: Tensor,  # [1, rows, k]
+    x_scale: Tensor | None,  # [1, rows]
+    biases: Sequence[Tensor | None],  # [1, columns]
+    columns: slice,
+    out: Tensor,  # [1, rows, columns]
+) -> None:
+    """Some columns of the result, which are rows of the weights."""
 
+    def product_of(part: Parts, out: Tensor | None = None) -> Tensor:
+        shape, scale = (problem.n, problem.k), scale_decoded(problem, part)
+        panel = decode_rows(problem.w_kind, part, columns, shape, x.dtype, scale)
+        return product(x, panel.mT, out)
 
-def _product(x: Tensor, w: Tensor) -> Tensor:
-    """x @ w.T in float32; TF32 never enters, and no setting of torch is touched."""
-    if x.dtype == torch.float32:
-        return (x.double() @ w.double().T).float()
-    return torch.mm(x, w.T, out_dtype=torch.float32)
+    lift, folded = lift_of(problem), folds_tensor_scale(problem)
+    scales = [None if folded else part.tensor_scale for part in weights]
+    left = (*scales, *biases, x_scale, problem.activation or None)
+    if lift == 1.0 and all(each is None for each in left) and torch_writes(problem, out):
+        product_of(weights[0], out)
+        return
+    sums = [
+        Sums(product_of(part), scale, bias)
+        for part, scale, bias in zip(weights, scales, biases, strict=True)
+    ]
+    finish(sums, out, _activation(problem), x_scale, 1 / lift)
