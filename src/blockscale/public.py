@@ -23,6 +23,7 @@ from blockscale.numerics import swiglu_oai
 from blockscale.runtime import deterministic
 from blockscale.tensor import (
     QTensor,
+    cat,
     explain,
     fit_codebook,
     gated_matmul,
@@ -31,6 +32,7 @@ from blockscale.tensor import (
     linear,
     matmul,
     quantize,
+    shard,
     tune,
 )
 
@@ -49,6 +51,7 @@ __all__ = [
     "NVFP4",
     "Format",
     "QTensor",
+    "cat",
     "deterministic",
     "explain",
     "fit_codebook",
@@ -66,6 +69,7 @@ __all__ = [
     "quantize",
     "quantize_",
     "save",
+    "shard",
     "swiglu_oai",
     "tune",
 ]

@@ -130,8 +130,8 @@ def test_blocked_scales_are_cut_at_128_rows():
     ("index", "message"),
     [
         (0, r"rows are cut by slices, got 0: for one row use \[i : i \+ 1\]"),
-        ((slice(None), slice(0, 32)), "k cannot be cut"),
-        ((slice(None), 3), "k cannot be cut"),
+        ((slice(None), slice(0, 8)), "columns 0:8:1 cut a block"),
+        ((slice(None), 3), "k is cut by slices at whole blocks, got 3"),
         (slice(None, None, 2), "do not fall on the granularity 1"),
         ((slice(None), slice(None), slice(None)), "3 indices for a tensor of 2 dimensions"),
     ],

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from blockscale.checkpoint.dialects import Dialect, dialect_of
 from blockscale.checkpoint.files import Files
-from blockscale.checkpoint.stored import Stored, plain
-from blockscale.tensor import QTensor
+from blockscale.checkpoint.stored import Parts, Ranges, Stored, plain
+from blockscale.tensor import QTensor, cat, part_range
 
 
 class Checkpoint:
@@ -22,14 +24,63 @@ class Checkpoint:
 
     def read(self, name: str, *, alone: bool = False) -> QTensor | Tensor:
         """alone: for one tensor after the other, so that no more than these are in memory."""
+        entries = self.tensors[name].parts.items()
+        parts = {role: self.files.tensor(entry.name, alone=alone) for role, entry in entries}
+        return self._assemble(name, parts)
+
+    def read_shard(
+        self, name: str, axis: int, rank: int, size: int, *, pieces: int = 1
+    ) -> QTensor | Tensor:
+        """What rank `rank` of `size` holds of a tensor, cut along `axis` as `bs.shard` cuts it.
+
+        pieces   matrices that are fused along the axis, of each of which the rank gets its part: 2
+                 for gate_up_proj
+
+        Only these bytes are read, and tensor scales and codebooks; of bitsandbytes, whose rows run
+        on, all bytes.
+        """
         stored = self.tensors[name]
+        axis = axis % len(stored.shape)
+        ranges = _ranges(stored, axis, rank, size, pieces)
+        if stored.windows is None:
+            whole = self.read(name)
+            indices = [tuple([slice(None)] * axis + [slice(*each)]) for each in ranges]
+            cut = [whole[index] for index in indices]
+            return cut[0] if len(cut) == 1 else _cat(cut, axis)
+        windows = stored.windows(axis, ranges)
         parts = {
-            role: self.files.tensor(entry.name, alone=alone) for role, entry in stored.parts.items()
+            role: self.files.part(entry.name, *windows[role])
+            if role in windows
+            else self.files.tensor(entry.name)
+            for role, entry in stored.parts.items()
         }
+        return self._assemble(name, parts)
+
+    def _assemble(self, name: str, parts: Parts) -> QTensor | Tensor:
         try:
-            return stored.assemble(parts)
+            return self.tensors[name].assemble(parts)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{self.files.path}: {name}: {error}") from error
+
+
+def _ranges(stored: Stored, axis: int, rank: int, size: int, pieces: int) -> Ranges:
+    """The rank's part of each piece."""
+    whole = stored.shape[axis]
+    if not 0 <= rank < size:
+        raise ValueError(f"read_shard: rank must be from 0 to {size - 1}, got {rank}")
+    if whole % pieces:
+        raise ValueError(f"read_shard: {stored.name} has no {pieces} pieces along axis {axis}")
+    piece = whole // pieces
+    shape = (*stored.shape[:axis], piece, *stored.shape[axis + 1 :])
+    start, length = part_range(shape, axis, rank, size, stored.format)
+    return tuple((piece * i + start, piece * i + start + length) for i in range(pieces))
+
+
+def _cat(parts: Sequence[QTensor | Tensor], axis: int) -> QTensor | Tensor:
+    quantized = [part for part in parts if isinstance(part, QTensor)]
+    if quantized:
+        return cat(quantized, axis)
+    return torch.cat([part for part in parts if isinstance(part, Tensor)], axis)
 
 
 def _tensors(files: Files, dialect: Dialect | None) -> dict[str, Stored]:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from blockscale.checkpoint.contents import contents_of
 from blockscale.checkpoint.dialects import Description, WritableDialect, default_dialect, writable
-from blockscale.checkpoint.dialects.blockscale import assemble, roles
 from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX
 from blockscale.checkpoint.finite import check_finite
 from blockscale.checkpoint.shards import (
@@ -78,15 +77,23 @@ def save(
 def module_tensors(module: nn.Module) -> dict[str, QTensor | Tensor]:
     """A state dict with the parts of each quantised weight put together."""
     tensors: dict[str, QTensor | Tensor] = dict(module.state_dict())
+    for name, value in tensors.items():
+        if hasattr(value, "full_tensor"):  # a DTensor
+            raise ValueError(
+                f"save: {name} is shared by several ranks, and this one has a part of it: let "
+                "every rank call model.save_pretrained, or `full_tensor()`, and save the whole"
+            )
     for path, layer in module.named_modules(remove_duplicate=False):
         if not isinstance(layer, PackedModule):
             continue
         for weight, q in layer.qtensors().items():
             name = f"{path}.{weight}" if path else weight
             del tensors[label_name(name)]
-            parts = {role: tensors.pop(f"{name}_{role}") for role in roles(q.format)}
+            parts = {role: tensors.pop(f"{name}_{role}") for role in q.format.roles}
             plain = {role: _plain(part) for role, part in parts.items()}
-            tensors[name] = assemble(named(q.format), plain)  # dialects know formats by name
+            tensors[name] = QTensor.from_parts(
+                named(q.format), plain
+            )  # dialects know formats by name
     return tensors
 
 

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from blockscale.checkpoint.files import Entry
 from blockscale.formats import CATALOGUE, Format
-from blockscale.layouts import canonical
+from blockscale.layouts import bytes_of, canonical
 from blockscale.tensor import QTensor
 
 Parts = Mapping[str, Tensor]
+Ranges = tuple[tuple[int, int], ...]  # starts and stops, in order
+Windows = Mapping[str, tuple[int, Ranges]]  # role -> axis of the stored tensor, and what of it
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Stored:
     parts: Mapping[str, Entry]  # role -> where it is
     assemble: Callable[[Parts], QTensor | Tensor]
     format: Format | None = None  # None: a plain tensor
+    # What of each part makes ranges of one axis of the whole, for `assemble` to put together; roles
+    # that are left out are read whole. None: this dialect's parts are only read whole.
+    windows: Callable[[int, Ranges], Windows] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +46,39 @@ class Stored:
 
 def plain(entry: Entry) -> Stored:
     """A tensor stored as it is."""
-    return Stored(entry.name, entry.shape, {"": entry}, lambda parts: parts[""])
+    return Stored(
+        entry.name,
+        entry.shape,
+        {"": entry},
+        lambda parts: parts[""],
+        windows=lambda axis, ranges: {"": (axis, ranges)},
+    )
+
+
+def row_windows(
+    format: Format, shape: tuple[int, ...], codes: str, scale: str, tensor_scale: str | None = None
+) -> Callable[[int, Ranges], Windows]:
+    """Of parts that lie as canonical bytes do: codes and scales by row, one byte an item.
+
+    codes, scale, tensor_scale   their roles; the last where leading dimensions have one each
+    """
+
+    def windows(axis: int, ranges: Ranges) -> Windows:
+        if axis < len(shape) - 1:
+            alike = dict.fromkeys((codes, scale), (axis, ranges))
+            cut = tensor_scale is not None and axis < len(shape) - 2
+            return alike | ({tensor_scale: (axis, ranges)} if cut and tensor_scale else {})
+        return {
+            codes: (axis, _in_bytes(ranges, format.element.bits, 1)),
+            scale: (axis, _in_bytes(ranges, format.scale.bits, format.block)),
+        }
+
+    return windows
+
+
+def _in_bytes(ranges: Ranges, bits: int, block: int) -> Ranges:
+    found = (bytes_of(slice(*each), bits, block) for each in ranges)
+    return tuple((each.start, each.stop) for each in found)
 
 
 def module_of(name: str) -> str:

@@ -102,6 +102,14 @@ class Format:
     def has_tensor_scale(self) -> bool:
         return self.tensor_scale != "none"
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The tensors that a quantised tensor of this format is stored in, by what they are for:
+        "codes" and "scale" always, "tensor_scale" and "codebook" where there are such.
+        """
+        optional = {"tensor_scale": self.has_tensor_scale, "codebook": self.is_codebook}
+        return ("codes", "scale", *(role for role, there in optional.items() if there))
+
     def replace(
         self,
         *,

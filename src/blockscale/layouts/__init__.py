@@ -10,7 +10,7 @@ from blockscale.layouts.blocked import (
     scale_atom,
     scale_layout,
 )
-from blockscale.layouts.layout import CODES, SCALES, Layout, canonical, layout
+from blockscale.layouts.layout import CODES, SCALES, Layout, bytes_of, canonical, layout
 
 __all__ = [
     "ATOM_BYTES",
@@ -23,6 +23,7 @@ __all__ = [
     "Swizzle",
     "atom_view",
     "blocked_scales",
+    "bytes_of",
     "canonical",
     "layout",
     "scale_atom",

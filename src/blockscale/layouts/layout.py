@@ -132,6 +132,25 @@ class Layout:
             SCALES[self.scales].slice_rows(scale, blocks, rows.start, rows.stop),
         )
 
+    @property
+    def cuts_k(self) -> bool:
+        """Whether the bytes of a row follow its columns, so that k can be cut."""
+        return self.codes in ("bits", "planes") and self.scales == "rows"
+
+    def slice_k(
+        self, codes: Tensor, scale: Tensor, format: Format, columns: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Storage of columns start to stop, which must fall on `k_granularity`: `cuts_k` alone."""
+        return (
+            codes[..., bytes_of(columns, format.element.bits)],
+            scale[..., bytes_of(columns, format.scale.bits, format.block)],
+        )
+
+
+def bytes_of(columns: slice, bits: int, block: int = 1) -> slice:
+    """Where columns begin and end in a row that has so many bits for each block of them."""
+    return slice(columns.start // block * bits // 8, columns.stop // block * bits // 8)
+
 
 def blocks_shape(format: Format, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // format.block)

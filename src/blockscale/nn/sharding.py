@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from blockscale.tensor import QTensor
+from blockscale.formats import Format
+from blockscale.tensor import QTensor, part_range
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -31,12 +32,10 @@ class Sharding(NamedTuple):
     axis: int  # of shape, counted from the front
     shape: tuple[int, ...]  # [n, k], or [e, n, k]
 
-    def local_range(self) -> tuple[int, int]:
-        """Where this rank's part begins and how much it is: as torch.chunk makes parts."""
-        size = self.shape[self.axis]
-        part = -(-size // self.mesh.size())
-        start = min(size, part * self.mesh.get_local_rank())
-        return start, min(size, start + part) - start
+    def local_range(self, format: Format | None = None) -> tuple[int, int]:
+        """Where this rank's part begins and how long it is; of a format, refused inside a block."""
+        rank, ranks = self.mesh.get_local_rank(), self.mesh.size()
+        return part_range(self.shape, self.axis, rank, ranks, format)
 
     def local_shape(self) -> tuple[int, ...]:
         """Of this rank's part."""

@@ -2,6 +2,7 @@
 
 from blockscale.tensor.qtensor import QTensor
 from blockscale.tensor.quantize import fit_codebook, quantize
+from blockscale.tensor.shard import cat, part_range, shard
 from blockscale.tensor.verbs import (
     explain,
     gated_matmul,
@@ -14,6 +15,7 @@ from blockscale.tensor.verbs import (
 
 __all__ = [
     "QTensor",
+    "cat",
     "explain",
     "fit_codebook",
     "gated_matmul",
@@ -21,6 +23,8 @@ __all__ = [
     "grouped_matmul",
     "linear",
     "matmul",
+    "part_range",
     "quantize",
+    "shard",
     "tune",
 ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockscale.layouts import Layout
+from blockscale.formats import Format
+from blockscale.layouts import Layout, canonical
 
 
 def parse_index(
-    index: Any, shape: tuple[int, ...], layout: Layout
-) -> tuple[tuple[Any, ...], slice]:
-    """Indices of the leading dimensions, and the rows as a slice with explicit ends."""
+    index: Any, shape: tuple[int, ...], layout: Layout, format: Format
+) -> tuple[tuple[Any, ...], slice, slice]:
+    """Indices of the leading dimensions, and rows and columns as slices with explicit ends."""
     parts = list(index) if isinstance(index, tuple) else [index]
     if any(part is Ellipsis for part in parts):  # not `in`, which would compare tensors
         at = next(i for i, part in enumerate(parts) if part is Ellipsis)
@@ -19,9 +20,15 @@ def parse_index(
         raise IndexError(f"{len(parts)} indices for a tensor of {len(shape)} dimensions")
     parts += [slice(None)] * (len(shape) - len(parts))
     *lead, rows, columns = parts
-    if not isinstance(columns, slice) or columns.indices(shape[-1]) != (0, shape[-1], 1):
-        raise IndexError("k cannot be cut: quantise the part you need, or dequantize first")
-    n, step = shape[-2], layout.row_granularity
+    return (
+        tuple(lead),
+        _parse_rows(rows, shape[-2], layout),
+        _parse_columns(columns, shape[-1], layout, format),
+    )
+
+
+def _parse_rows(rows: Any, n: int, layout: Layout) -> slice:
+    step = layout.row_granularity
     if not isinstance(rows, slice):
         raise IndexError(f"rows are cut by slices, got {rows!r}: for one row use [i : i + 1]")
     start, stop, stride = rows.indices(n)
@@ -31,4 +38,27 @@ def parse_index(
             f"rows {start}:{stop}:{stride} do not fall on the granularity {step} of layout "
             f"{layout}: pack('rows') first, or cut at multiples of {step}"
         )
-    return tuple(lead), slice(start, stop)
+    return slice(start, stop)
+
+
+def _parse_columns(columns: Any, k: int, layout: Layout, format: Format) -> slice:
+    """Blocks run along k, and each has one scale: only whole ones can be taken."""
+    if not isinstance(columns, slice):
+        raise IndexError(f"k is cut by slices at whole blocks, got {columns!r}")
+    start, stop, stride = columns.indices(k)
+    stop = max(start, stop)
+    if (start, stop, stride) == (0, k, 1):
+        return slice(0, k)
+    if not layout.cuts_k:
+        raise IndexError(
+            f"k cannot be cut in layout {layout}: cut canonical bytes, as "
+            f"q.pack({str(canonical(format))!r})[..., {start}:{stop}], and prepare the part"
+        )
+    multiple = layout.k_granularity(format)
+    if stride != 1 or start % multiple or stop % multiple:
+        down, up = start // multiple * multiple, -(-stop // multiple) * multiple
+        raise IndexError(
+            f"columns {start}:{stop}:{stride} cut a block of {format}: cut at multiples of "
+            f"{multiple}, such as {down}:{up}"
+        )
+    return slice(start, stop)

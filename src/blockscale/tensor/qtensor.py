@@ -9,7 +9,7 @@ what can be sliced); `prepare` packs it once into what a device's kernels read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import MXFP4, NVFP4, Codebook, Format
+from blockscale.formats import CATALOGUE, MXFP4, NVFP4, Codebook, Format
 from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, canonical
 from blockscale.layouts import layout as find_layout
@@ -84,11 +84,36 @@ class QTensor:
         _check_values(q)
         return q
 
+    @classmethod
+    def from_parts(cls, format: Format | str, parts: Mapping[str, Tensor]) -> QTensor:
+        """From the tensors that hold it, by their roles (`Format.roles`): the inverse of `parts`.
+
+        A codebook other than the format's makes it a format of its own.
+        """
+        format = find_format(format)
+        if set(parts) != set(format.roles):
+            raise ValueError(
+                f"{format} is stored in {', '.join(format.roles)}, got {', '.join(parts)}"
+            )
+        if "codebook" in parts:
+            changed = format.replace(codebook=parts["codebook"].tolist())
+            format = next((each for each in CATALOGUE.values() if each == changed), changed)
+        codes, scale = parts["codes"], parts["scale"]
+        others = {role: parts[role] for role in format.roles[2:]}
+        return cls.from_storage(format, codes, scale, **others)
+
     # --- facts -------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
         return self.codes.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the codes: uint8, as of packed weights in other libraries. What x is cast to, or the
+        result, is never this.
+        """
+        return self.codes.dtype
 
     def numel(self) -> int:
         return prod(self.shape)
@@ -98,6 +123,11 @@ class QTensor:
         """What there is of codes, scale, tensor_scale and codebook, in that order."""
         every = (self.codes, self.scale, self.tensor_scale, self.codebook)
         return [part for part in every if part is not None]
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """The tensors that hold it, by their roles (`Format.roles`), in its layout."""
+        return dict(zip(self.format.roles, self.tensors, strict=True))
 
     @property
     def nbytes(self) -> int:
@@ -227,21 +257,25 @@ class QTensor:
     # --- indexing, equality, printing ----------------------------------------------------------
 
     def __getitem__(self, index: Any) -> QTensor:
-        """Leading dimensions by integer, slice or integer tensor; rows by slice. Views, no copies.
+        """Leading dimensions by integer, slice or integer tensor; rows and k by slice. Views, no
+        copies.
 
         Rows can be cut at the layout's granularity: anywhere in canonical bytes, at multiples of
-        128 in blocked scales. k cannot be cut.
+        128 in blocked scales. k can be cut in canonical bytes, at multiples of the block (and of 32
+        in bit planes); the part has the tensor scale of the whole, so its numbers are the whole's.
         """
-        lead, rows = parse_index(index, self.shape, self.layout)
+        lead, rows, columns = parse_index(index, self.shape, self.layout, self.format)
         codes, scale, tensor_scale = self.codes[lead], self.scale[lead], self.tensor_scale
         whole = (*codes.shape[: codes.dim() - (self.codes.dim() - len(self.shape[:-2]))],)
         shape = (*whole, *self.shape[-2:])
         codes, scale = self.layout.slice_rows(codes, scale, self.format, shape, rows)
+        if columns != slice(0, self.shape[-1]):
+            codes, scale = self.layout.slice_k(codes, scale, self.format, columns)
         if tensor_scale is not None:
             per_row = tensor_scale.dim() == len(self.shape) - 1
             tensor_scale = tensor_scale[lead]
             tensor_scale = tensor_scale[..., rows] if per_row else tensor_scale
-        shape = (*whole, rows.stop - rows.start, self.shape[-1])
+        shape = (*whole, rows.stop - rows.start, columns.stop - columns.start)
         return replace(self, shape=shape, codes=codes, scale=scale, tensor_scale=tensor_scale)
 
     def __eq__(self, other: object) -> bool:

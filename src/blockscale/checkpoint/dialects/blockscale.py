@@ -29,7 +29,7 @@ from torch import Tensor
 
 from blockscale.checkpoint.dialects.contract import Contents, Description, quant_method
 from blockscale.checkpoint.files import Entry, Files
-from blockscale.checkpoint.stored import Parts, Stored, named
+from blockscale.checkpoint.stored import Parts, Stored, row_windows
 from blockscale.formats import Format
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
@@ -98,7 +98,7 @@ def _find_one(
     files: Files, name: str, format: Format, others: Mapping[str, Entry] | None = None
 ) -> Stored:
     parts: dict[str, Entry] = {}
-    for role in roles(format):
+    for role in format.roles:
         entry = files.entries.get(f"{name}_{role}")
         if entry is None:
             raise ValueError(f"{files.path}: {name} is {format} but has no {role}")
@@ -119,29 +119,22 @@ def _find_one(
             f"{list(parts['codebook'].shape)}"
         )
     shape = _shape(format, parts["codes"])
-    return Stored(name, shape, parts | dict(others or {}), partial(assemble, format), format)
-
-
-def roles(format: Format) -> list[str]:
-    optional = {"tensor_scale": format.has_tensor_scale, "codebook": format.is_codebook}
-    return ["codes", "scale", *(role for role, there in optional.items() if there)]
+    return Stored(
+        name,
+        shape,
+        parts | dict(others or {}),
+        partial(_assemble, format),
+        format,
+        row_windows(format, shape, *(role for role in format.roles if role != "codebook")),
+    )
 
 
 def _shape(format: Format, codes: Entry) -> tuple[int, ...]:
     return (*codes.shape[:-1], codes.shape[-1] * 8 // format.element.bits)
 
 
-def assemble(format: Format, parts: Parts) -> QTensor:
-    """From codes, scale and what else the format has; a codebook of its own renames the format."""
-    if "codebook" in parts:
-        format = named(format.replace(codebook=parts["codebook"].tolist()))
-    return QTensor.from_storage(
-        format,
-        parts["codes"],
-        parts["scale"],
-        tensor_scale=parts.get("tensor_scale"),
-        codebook=parts.get("codebook"),
-    )
+def _assemble(format: Format, parts: Parts) -> QTensor:
+    return QTensor.from_parts(format, {role: parts[role] for role in format.roles})
 
 
 def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
@@ -152,9 +145,8 @@ def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
     if isinstance(value, Tensor):
         return {name: value}
     value = value.pack(canonical(value.format))
-    parts = dict(zip(roles(value.format), value.tensors, strict=True))
     return {
-        **{f"{name}_{role}": part for role, part in parts.items()},
+        **{f"{name}_{role}": part for role, part in value.parts.items()},
         label_name(name): write_label(value.format, value.device),
     }
 

@@ -26,7 +26,7 @@ from blockscale.checkpoint.dialects.parts import (
     siblings,
 )
 from blockscale.checkpoint.files import Files
-from blockscale.checkpoint.stored import Parts, Stored, module_of
+from blockscale.checkpoint.stored import Parts, Stored, module_of, row_windows
 from blockscale.formats import MXFP4, MXFP6_E2M3, MXFP8, NVFP4, Format
 from blockscale.tensor import QTensor
 
@@ -127,7 +127,14 @@ def _find_weight(files: Files, module: str) -> Stored:
             f"{files.path}: {module}.weight_global_scale must be one number, got shape "
             f"{list(parts['weight_global_scale'].shape)}"
         )
-    return Stored(f"{module}.weight", shape, parts, partial(_assemble, scheme), scheme.format)
+    return Stored(
+        f"{module}.weight",
+        shape,
+        parts,
+        partial(_assemble, scheme),
+        scheme.format,
+        row_windows(scheme.format, shape, scheme.codes, "weight_scale"),
+    )
 
 
 def _scheme_of(files: Files, module: str) -> _Scheme:

@@ -18,7 +18,7 @@ from torch import Tensor
 from blockscale.checkpoint.dialects.contract import Contents, Description, quant_method
 from blockscale.checkpoint.dialects.parts import gate_and_up_in_turn, gate_before_up
 from blockscale.checkpoint.files import Entry, Files
-from blockscale.checkpoint.stored import Parts, Stored
+from blockscale.checkpoint.stored import Parts, Ranges, Stored, Windows
 from blockscale.formats import MXFP4, Format
 from blockscale.tensor import QTensor
 
@@ -42,7 +42,9 @@ def find(files: Files) -> list[Stored]:
         if entry.name.endswith("_blocks"):
             found.append(_find_weight(files, entry))
         elif entry.name.endswith(f"{_INTERLEAVED}_bias"):
-            found.append(Stored(entry.name, entry.shape, {"": entry}, _assemble_bias))
+            windows = partial(_windows, entry.shape, [""], _INTERLEAVED)
+            parts = {"": entry}
+            found.append(Stored(entry.name, entry.shape, parts, _assemble_bias, windows=windows))
     return found
 
 
@@ -62,7 +64,25 @@ def _find_weight(files: Files, blocks: Entry) -> Stored:
     shape = (*scales.shape[:-1], scales.shape[-1] * MXFP4.block)
     interleaved = name.endswith(_INTERLEAVED)
     parts = {"blocks": blocks, "scales": scales}
-    return Stored(name, shape, parts, partial(_assemble, interleaved), MXFP4)
+    windows = partial(_windows, shape, list(parts), name.rpartition(".")[2])
+    return Stored(name, shape, parts, partial(_assemble, interleaved), MXFP4, windows)
+
+
+def _windows(
+    shape: tuple[int, ...], roles: list[str], leaf: str, axis: int, ranges: Ranges
+) -> Windows:
+    """Rows of gate and the same rows of up lie together; columns are stored by block."""
+    if axis == 1 and leaf == _INTERLEAVED:
+        half = shape[1] // 2
+        (start, stop), *others = ranges
+        if others != [(half + start, half + stop)]:
+            raise ValueError(
+                "gpt-oss stores gate and up rows in turn: read the same rows of both, with pieces=2"
+            )
+        ranges = ((2 * start, 2 * stop),)
+    if axis == 2:
+        ranges = tuple((start // MXFP4.block, stop // MXFP4.block) for start, stop in ranges)
+    return dict.fromkeys(roles, (axis, ranges))
 
 
 def _assemble(interleaved: bool, parts: Parts) -> QTensor:

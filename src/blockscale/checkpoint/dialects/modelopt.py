@@ -20,7 +20,7 @@ from torch import Tensor
 from blockscale.checkpoint.dialects.contract import Contents, Description, quant_method
 from blockscale.checkpoint.dialects.parts import check_blocks, is_scalar, siblings
 from blockscale.checkpoint.files import Files
-from blockscale.checkpoint.stored import Parts, Stored, module_of
+from blockscale.checkpoint.stored import Parts, Stored, module_of, row_windows
 from blockscale.formats import MXFP8, NVFP4, Format
 from blockscale.tensor import QTensor
 
@@ -75,7 +75,8 @@ def _find_weight(files: Files, module: str) -> Stored:
             f"{files.path}: {module}.weight_scale_2 must be one number, got shape "
             f"{list(parts['weight_scale_2'].shape)}"
         )
-    return Stored(f"{module}.weight", shape, parts, partial(_assemble, format), format)
+    windows = row_windows(format, shape, "weight", "weight_scale")
+    return Stored(f"{module}.weight", shape, parts, partial(_assemble, format), format, windows)
 
 
 def _assemble(format: Format, parts: Parts) -> QTensor:

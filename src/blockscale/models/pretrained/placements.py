@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from blockscale.formats import Format
-from blockscale.layouts import canonical
 from blockscale.nn.fused import is_concatenated, is_transposed
 from blockscale.nn.sharding import Sharding, as_dtensor
 
@@ -75,17 +74,12 @@ def expert_shardings(path: str, layer: nn.Module) -> Shardings:
 
 def check_cut(path: str, sharding: Sharding, format: Format) -> None:
     """Blocks run along k, and none of them may be cut."""
-    multiple = canonical(format).k_granularity(format)
-    size, ranks = sharding.shape[sharding.axis], sharding.mesh.size()
-    part = -(-size // ranks)
-    if part * (ranks - 1) >= size:
-        raise ValueError(f"{path}: {ranks} ranks cannot share {size} along axis {sharding.axis}")
-    if sharding.axis == len(sharding.shape) - 1 and part % multiple:
+    try:
+        sharding.local_range(format)
+    except ValueError as error:
         raise ValueError(
-            f"{path}: k={size} over {ranks} ranks is {part} columns each, which cuts the blocks of "
-            f"{format} (multiples of {multiple}): use fewer ranks or a format with smaller blocks, "
-            f'or keep the layer with format={{"{path}": None, "*": ...}}'
-        )
+            f'{path}: {error}; or keep the layer, as in format={{"{path}": None, "*": ...}}'
+        ) from None
 
 
 def largest_over_ranks(sharding: Sharding, scale: Tensor) -> Tensor:
