@@ -48,7 +48,9 @@ def _experts_sum(module, x, index, weights):
     total = torch.zeros_like(x)
     for i in range(index.shape[-1]):
         at = index[:, i]
-        inner = nn.functional.silu(torch.einsum("th,tih->ti", x, gate[at]))
-        inner = inner * torch.einsum("th,tih->ti", x, up[at])
+        halves = [torch.einsum("th,tih->ti", x, each[at]) for each in (gate, up)]
+        biases = (module.gate_bias, module.up_bias)
+        halves = [a if b is None else a + b[at] for a, b in zip(halves, biases, strict=True)]
+        inner = module.activation(*halves)
         total += torch.einsum("ti,thi->th", inner.abs(), down[at].abs()) * weights[:, i, None]
     return roundings(down.shape[-1] + 8, total)

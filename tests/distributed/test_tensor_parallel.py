@@ -1,14 +1,16 @@
 """Packed layers under the tensor and expert parallelism of transformers, on two gloo ranks."""
 
 import importlib
+from functools import cache
 
 import pytest
 import torch
 
 import blockscale as bs
+from blockscale.checkpoint import Checkpoint, Settings, plan_conversion, run_plan
 from distributed.logit_bound import logit_bound
 from distributed.ranks import result, run_two_ranks
-from distributed.transformers_ranks import FORMATS, TOKENS, logits
+from distributed.transformers_ranks import FORMATS, PACKED, TOKENS, logits
 
 transformers = pytest.importorskip("transformers", minversion="5.21")
 
@@ -25,7 +27,11 @@ COMMON = {
     "tie_word_embeddings": False,
 }
 MOE = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
-FAMILIES = {"Llama": {"attention_bias": True, "mlp_bias": True}, "Qwen3Moe": MOE}
+FAMILIES = {
+    "Llama": {"attention_bias": True, "mlp_bias": True},
+    "Qwen3Moe": MOE,
+    "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+}
 LOGITS = range(0, 128, 16)
 
 
@@ -41,36 +47,92 @@ def folder(tmp_path_factory):
             if "norm" not in name:  # biases too, which would be zeros
                 torch.nn.init.normal_(parameter, std=0.1)
         model.save_pretrained(folder / family)
-        bs.quantize_(model, FORMATS[family], importance=None)
+        bs.quantize_(model, PACKED[family], importance=None)
         model.save_pretrained(folder / f"{family}.packed")
+    apart = plan_conversion(folder / "Qwen3Moe", Settings(bs.MXFP4))  # experts one by one
+    run_plan(apart, folder / "Qwen3Moe.apart.packed", lambda *_: None)
     run_two_ranks("transformers_ranks.py", folder)
     return folder
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request):
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def one_rank(folder, family):
+def one_rank(folder):
+    """Logits of a packed model on one rank, and how far those of two ranks may be from them."""
     integration = importlib.import_module("blockscale.integrations.transformers")
-    integration.register()
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder / f"{family}.packed")
-    integration.unregister()  # other tests of this process meet transformers as it comes
-    return logits(model), logit_bound(model, TOKENS, LOGITS)
+
+    @cache
+    def logits_and_bound(name):
+        integration.register()
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder / f"{name}.packed")
+        integration.unregister()  # other tests of this process meet transformers as it comes
+        return logits(model), logit_bound(model, TOKENS, LOGITS)
+
+    return logits_and_bound
 
 
-@pytest.mark.parametrize("rank", range(2))
-def test_logits_of_weights_quantised_on_load(folder, family, one_rank, rank):
-    wanted, bound = one_rank
-    found = result(folder, "quantised_on_load", rank)[family]
+def check_logits(found, wanted, bound):
     assert ((found - wanted)[0, -1, LOGITS].abs() <= bound).all()
 
 
-def test_what_ranks_save_is_the_whole(folder, family):
-    found, wanted = bs.load(folder / f"{family}.saved"), bs.load(folder / f"{family}.packed")
+def check_same_tensors(found, wanted):
+    found, wanted = bs.load(found), bs.load(wanted)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         same = torch.equal if isinstance(value, torch.Tensor) else bs.QTensor.__eq__
         assert same(found[name], value), name
+
+
+ranks = pytest.mark.parametrize("rank", range(2))
+families = pytest.mark.parametrize("family", FORMATS)
+with_experts_apart = pytest.mark.parametrize("family", [*FORMATS, "Qwen3Moe.apart"])
+
+
+@families
+@ranks
+def test_quantised_on_load(folder, one_rank, family, rank):
+    check_logits(result(folder, "quantised_on_load", rank)[family], *one_rank(family))
+
+
+@families
+def test_what_ranks_quantise_and_save_is_what_one_rank_makes(folder, family):
+    check_same_tensors(folder / f"{family}.saved", folder / f"{family}.packed")
+
+
+@with_experts_apart
+@ranks
+def test_stored_weights(folder, one_rank, family, rank):
+    check_logits(result(folder, "stored_packed", rank)[family], *one_rank(family))
+
+
+@with_experts_apart
+@ranks
+def test_a_rank_reads_and_holds_its_part_of_stored_weights(folder, family, rank):
+    checkpoint = Checkpoint(folder / f"{family}.packed")
+    packed = [each for each in checkpoint.tensors.values() if each.format is not None]
+    # Of tensor scales, codebooks, labels and biases there is no part.
+    whole = sum(entry.nbytes for each in packed for entry in each.parts.values())
+    small = [entry for entry in checkpoint.files.entries.values() if entry.nbytes <= 1024]
+    most = whole // 2 + sum(entry.nbytes for entry in small)
+    found = result(folder, "stored_packed", rank)
+    assert 0 < found[f"{family}.read"] <= most
+    assert 0 < found[f"{family}.held"] <= most
+
+
+@families
+def test_stored_weights_are_saved_whole(folder, family):
+    check_same_tensors(folder / f"{family}.saved_again", folder / f"{family}.packed")
+
+
+@pytest.mark.parametrize("way", ["stored", "on load"])
+@pytest.mark.parametrize("family", ["Qwen3Moe", "Qwen3Moe.apart", "GptOss"])
+@ranks
+def test_expert_parallelism(folder, one_rank, family, way, rank):
+    if (family, way) == ("Qwen3Moe.apart", "on load"):
+        pytest.skip("a plain checkpoint is one")
+    found = result(folder, "experts_apart", rank)[f"{family}, {way}"]
+    check_logits(found, *one_rank(family))
+
+
+@pytest.mark.parametrize("family", ["Qwen3Moe", "GptOss"])
+def test_experts_of_all_ranks_are_saved(folder, family):
+    check_same_tensors(folder / f"{family}.saved_by_experts", folder / f"{family}.packed")

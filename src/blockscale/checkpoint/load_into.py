@@ -19,11 +19,12 @@ from blockscale.formats import Format
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import is_fused, read_fused
 from blockscale.nn.labels import describe_in_config
+from blockscale.nn.sharding import Sharding
 from blockscale.numerics import Activation
 from blockscale.tensor import QTensor
 
 _ONE_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
-_ROLES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"} | {
+EXPERT_ROLES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"} | {
     "w1": "gate",
     "w3": "up",
     "w2": "down",
@@ -56,16 +57,20 @@ def make_twins(
     quantized: dict[str, QTensor],
     plain: dict[str, Tensor],
     x_format: Format | str | None = None,
+    shardings: Mapping[str, Sharding] | None = None,
 ) -> dict[str, Linear | Experts]:
     """For each layer of the model that has quantised weights, the module to take its place.
 
     What belongs to these layers is taken out of both dictionaries.
+
+    shardings   by role, where the quantised tensors are this rank's parts of one layer's weights
     """
+    shared = shardings or {}
     twins: dict[str, Linear | Experts] = {}
     for module, parts in _experts(quantized, plain).items():
-        twins[module] = _make_experts(model, module, parts, plain, x_format)
+        twins[module] = _make_experts(model, module, parts, plain, x_format, shared)
     for name in list(quantized):
-        linear = _make_linear(model, name, quantized.pop(name), plain, x_format)
+        linear = _make_linear(model, name, quantized.pop(name), plain, x_format, shared)
         twins[name.removesuffix(".weight")] = linear
     return twins
 
@@ -79,16 +84,18 @@ def _make_linear(
     q: QTensor,
     plain: dict[str, Tensor],
     x_format: Format | str | None,
+    shardings: Mapping[str, Sharding],
 ) -> Linear:
     module = name.removesuffix(".weight")
     there = _submodule(model, module)
     if not name.endswith(".weight") or not isinstance(there, (nn.Linear, Linear)):
         kind = type(there).__name__ if there is not None else "nothing"
         raise ValueError(f"load_into: {name} is quantised, but the model has {kind} of this name")
-    if q.shape != (there.out_features, there.in_features):
+    sharding = shardings.get("weight")
+    whole = (there.out_features, there.in_features)
+    if q.shape != (whole if sharding is None else sharding.local_shape()):
         raise ValueError(
-            f"load_into: {name} is {list(q.shape)}, the model's layer is "
-            f"{[there.out_features, there.in_features]}"
+            f"load_into: {name} is {list(q.shape)}, the model's layer is {list(whole)}"
         )
     bias = plain.pop(f"{module}.bias", None)
     if (bias is None) != (there.bias is None):
@@ -96,7 +103,8 @@ def _make_linear(
     plain.pop(f"{module}.input_scale", None)  # activations are scaled row by row here
     if bias is not None and there.bias is not None:
         bias = _like(bias, there.bias)
-    return Linear.from_qtensor(q.to(_device(there)), bias, x_format).train(there.training)
+    q = q.to(_device(there))
+    return Linear.from_qtensor(q, bias, x_format, sharding=sharding).train(there.training)
 
 
 # --- experts ---
@@ -112,7 +120,7 @@ def _experts(
         module, _, leaf = name.rpartition(".")
         if match := _ONE_EXPERT.fullmatch(name):
             module, number, projection = match.groups()
-            role = _ROLES.get(projection, projection)
+            role = EXPERT_ROLES.get(projection, projection)
             single.setdefault((module, role), {})[int(number)] = quantized.pop(name)
             plain.pop(f"{module}.{number}.{projection}.input_scale", None)
         elif len(quantized[name].shape) == 3:
@@ -122,7 +130,7 @@ def _experts(
                 half = gate_up.shape[-2] // 2
                 parts |= {"gate": gate_up[:, :half], "up": gate_up[:, half:]}
             else:
-                parts[_ROLES.get(leaf, leaf)] = quantized.pop(name)
+                parts[EXPERT_ROLES.get(leaf, leaf)] = quantized.pop(name)
     for (module, role), experts in single.items():
         found.setdefault(module, {})[role] = _stack(f"{module}.*.{role}", experts)
     return found
@@ -152,6 +160,7 @@ def _make_experts(
     parts: Mapping[str, QTensor],
     plain: dict[str, Tensor],
     x_format: Format | str | None,
+    shardings: Mapping[str, Sharding],
 ) -> Experts:
     there = _submodule(model, name)
     if there is None or not (isinstance(there, Experts) or is_fused(there)):
@@ -171,6 +180,7 @@ def _make_experts(
         down_bias=down_bias,
         x_format=x_format,
         stacked=stacked,
+        shardings=shardings,
     ).train(there.training)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,7 @@ from blockscale.nn.routing import (
     sort_by_expert,
     sum_of_experts,
 )
+from blockscale.nn.sharding import Sharding, local, shared_bias
 from blockscale.numerics import Activation, parse_activation
 from blockscale.tensor import QTensor, grouped_gated_matmul, grouped_matmul
 
@@ -82,11 +85,18 @@ class Experts(PackedModule):
         down_bias: Tensor | None = None,
         x_format: Format | str | None = None,
         stacked: bool = False,
+        shardings: Mapping[str, Sharding] | None = None,
     ) -> Experts:
-        """Around weights that are quantised already. Nothing is copied."""
+        """Around weights that are quantised already. Nothing is copied.
+
+        shardings   of gate, up and down, where these are this rank's parts of weights that ranks
+                    share: whole experts, or intermediate features. Biases are then whole, or parts
+        """
+        shared = shardings or {}
         weights = dict(zip(_WEIGHTS, (gate, up, down), strict=True))
-        biases = dict(zip(_WEIGHTS, (gate_bias, up_bias, down_bias), strict=True))
-        _check(weights, biases)
+        given = dict(zip(_WEIGHTS, (gate_bias, up_bias, down_bias), strict=True))
+        biases = {name: shared_bias(bias, shared.get(name)) for name, bias in given.items()}
+        _check(weights, {name: None if b is None else local(b) for name, b in biases.items()})
         experts, intermediate, hidden = gate.shape
         module = cls(
             experts,
@@ -102,6 +112,7 @@ class Experts(PackedModule):
         for name in _WEIGHTS:
             module._hold(name, weights[name])
             module.register_parameter(f"{name}_bias", as_parameter(biases[name]))
+        module.shard_over(shared)
         return module
 
     @classmethod

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
 from blockscale.formats import Format
 from blockscale.nn.packed import PackedModule, as_parameter, blank, known_x_format
-from blockscale.nn.sharding import Sharding
+from blockscale.nn.sharding import Sharding, shared_bias
 from blockscale.tensor import QTensor, linear, quantize
 
 
@@ -61,23 +59,31 @@ class Linear(PackedModule):
 
     @classmethod
     def from_qtensor(
-        cls, q: QTensor, bias: Tensor | None = None, x_format: Format | str | None = None
+        cls,
+        q: QTensor,
+        bias: Tensor | None = None,
+        x_format: Format | str | None = None,
+        *,
+        sharding: Sharding | None = None,
     ) -> Linear:
-        """Around a weight that is quantised already. Nothing is copied."""
+        """Around a weight that is quantised already. Nothing is copied.
+
+        sharding   where q is this rank's part of a weight that ranks share; `bias` is then all of
+                   it, or this rank's part too. The layer has the features of the whole, as an
+                   `nn.Linear` with a DTensor has, and multiplies by its part
+        """
         if len(q.shape) != 2 or (q.tensor_scale is not None and q.tensor_scale.dim()):
             raise ValueError(f"Linear needs a weight [n, k] with one tensor scale, got {q}")
-        n, k = q.shape
+        bias = shared_bias(bias, sharding)
+        n, k = q.shape if sharding is None else sharding.shape
         if bias is not None and tuple(bias.shape) != (n,):
             raise ValueError(f"Linear: bias must be [{n}], got {list(bias.shape)}")
         layer = cls(k, n, q.format, bias=False, x_format=x_format, device="meta")
         layer._hold("weight", q)
         layer.bias = as_parameter(bias)
+        if sharding is not None:
+            layer.shard_over({"weight": sharding})
         return layer
-
-    def shard_over(self, shardings: Mapping[str, Sharding]) -> None:
-        """The features are those of the whole layer, as of an `nn.Linear` with a DTensor."""
-        super().shard_over(shardings)
-        self.out_features, self.in_features = shardings["weight"].shape
 
     @property
     def weight(self) -> QTensor:

@@ -117,6 +117,11 @@ class PackedModule(nn.Module):
             check_part(self._held(name), sharding)
         self._shardings = dict(shardings)
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether ranks share its weights."""
+        return bool(self._shardings)
+
     def qtensors(self) -> dict[str, QTensor]:
         """The weights by name, as they are held."""
         return {name: self._held(name) for name in self._meanings}

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockscale.formats import Format
 from blockscale.tensor import QTensor, part_range
@@ -71,6 +71,21 @@ def as_dtensors(q: QTensor, sharding: Sharding) -> dict[str, Tensor]:
 def replicated(part: Tensor, sharding: Sharding) -> Tensor:
     """A tensor that every rank has, beside the parts of a weight."""
     return as_dtensor(part, sharding, tuple(part.shape), cut=False)
+
+
+def shared_bias(bias: Tensor | None, sharding: Sharding | None) -> Tensor | None:
+    """The bias [..., n] beside a weight that ranks share, as a DTensor: cut like the rows.
+
+    bias   the whole, or this rank's part, or a DTensor already
+    """
+    if bias is None or sharding is None or hasattr(bias, "to_local"):
+        return bias
+    whole, axis = sharding.shape[:-1], sharding.axis
+    cut = axis < len(whole)
+    if cut and tuple(bias.shape) == whole:
+        bias = bias.narrow(axis, *sharding.local_range())
+    made = as_dtensor(bias.detach().clone(), sharding, whole, cut=cut)
+    return nn.Parameter(made, requires_grad=bias.requires_grad)
 
 
 def local(value: Tensor) -> Tensor:

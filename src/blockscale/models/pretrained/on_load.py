@@ -14,7 +14,7 @@ tensor scale of the whole, so that together they are the bytes that one rank wou
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,19 +25,16 @@ from blockscale.formats import Format
 from blockscale.models.pretrained.config import BlockscaleConfig
 from blockscale.models.pretrained.placements import (
     Shardings,
-    check_cut,
-    expert_shardings,
     largest_over_ranks,
-    linear_shardings,
+    layer_shardings,
     ranks_of,
-    shared_bias,
 )
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import FusedExperts, read_fused
-from blockscale.nn.packed import as_parameter
 from blockscale.nn.plan import make_plan
 from blockscale.nn.projections import fused_groups, quantize_sharing
 from blockscale.nn.selection import Formats, selector
+from blockscale.nn.sharding import Sharding
 from blockscale.tensor import QTensor
 
 logger = logging.getLogger(__name__)
@@ -60,14 +57,22 @@ class QuantizeOnLoad(ConversionOps):
         self.group_of = _groups(model, self.formats)
         self.waiting: dict[str, Tensor] = {}  # matrices that share a tensor scale
         self.ranks: Any = None  # of a model that is spread over several
-        self.shardings: dict[str, Shardings] = {}  # of experts, while they wait
+        self.shardings: dict[str, Shardings] = {}  # of all layers, once they are known
 
     def takes(self, model: Any, name: str) -> bool:
         """Weights of the plan; biases of experts too, which are stored otherwise."""
+        if not self.shardings:  # asked for the first time, of a model that has been distributed
+            self.shardings = {path: self._cut(model, path) for path in self.formats}
         path, _, leaf = name.rpartition(".")
         if path not in self.formats:
             return False
         return leaf == "weight" or not isinstance(model.get_submodule(path), Linear | nn.Linear)
+
+    def _cut(self, model: Any, path: str) -> Shardings:
+        roles = ("weight",) if len(self.formats[path]) == 1 else ("gate", "down")
+        formats = dict(zip(roles, self.formats[path], strict=True))
+        formats |= {"up": formats["gate"]} if "gate" in formats else {}
+        return layer_shardings(path, model.get_submodule(path), formats)
 
     def convert(
         self,
@@ -108,77 +113,58 @@ class QuantizeOnLoad(ConversionOps):
             return
         weights = {each: self.waiting.pop(each) for each in group}
         (format,) = self.formats[path]
-        layers = {each: model.get_submodule(each) for each in group}
-        shardings = {each: linear_shardings(each, layer) for each, layer in layers.items()}
-        largest = _largest(shardings, format)
-        made = quantize_sharing(list(weights.values()), format, self.scale, largest)
-        for each, q in zip(weights, made, strict=True):
-            twin = Linear.from_qtensor(q, None, self.x_format).train(layers[each].training)
-            twin.bias = layers[each].bias  # a DTensor where ranks share it
-            self._put(model, each, twin, shardings[each])
+        shardings = [self.shardings[each].get("weight") for each in group]
+        made = quantize_sharing(list(weights.values()), format, self.scale, _over_ranks(shardings))
+        for each, q, sharding in zip(group, made, shardings, strict=True):
+            layer = model.get_submodule(each)
+            twin = Linear.from_qtensor(q, layer.bias, self.x_format, sharding=sharding)
+            self._put(model, each, twin.train(layer.training))
 
     def _experts(self, model: Any, path: str, leaf: str, tensor: Tensor) -> None:
         """The layer, once all its parameters are there."""
-        layer = model.get_submodule(path)
+        layer, shardings = model.get_submodule(path), self.shardings[path]
         if path not in self.quantized:
             self.quantized[path] = {}
-            self.shardings[path] = expert_shardings(path, layer)
             _keep_parts(layer)
-        parts, shardings = self.quantized[path], self.shardings[path]
+        parts = self.quantized[path]
         waiting = getattr(layer, leaf)
         setattr(layer, leaf, nn.Parameter(tensor, requires_grad=False))
         fused = _fused(layer)
         if leaf in _WEIGHTS:
             format = self.formats[path][list(_WEIGHTS).index(leaf)]
             roles = _WEIGHTS[leaf]
-            largest = _largest({f"{path}.{leaf}": shardings}, format, roles[0])
             weights = [getattr(fused, role) for role in roles]
-            parts |= dict(
-                zip(roles, quantize_sharing(weights, format, self.scale, largest), strict=True)
-            )
+            over_ranks = _over_ranks([shardings.get(role) for role in roles])
+            made = quantize_sharing(weights, format, self.scale, over_ranks)
+            parts |= dict(zip(roles, made, strict=True))
             setattr(layer, leaf, waiting)
-        if len(parts) < 3 or any(b is not None and b.is_meta for b in _biases(fused).values()):
+        if len(parts) < 3 or any(b is not None and b.is_meta for b in _biases(fused)):
             return
-        del self.quantized[path], self.shardings[path]
-        self._put(model, path, self._twin(parts, fused, shardings, layer.training), shardings)
-
-    def _twin(
-        self,
-        parts: dict[str, QTensor],
-        fused: FusedExperts,
-        shardings: Shardings,
-        training: bool,
-    ) -> Experts:
-        biases = _biases(fused)
+        del self.quantized[path]
         twin = Experts.from_qtensors(
-            parts["gate"],
-            parts["up"],
-            parts["down"],
+            **parts,
             activation=fused.activation,
+            gate_bias=fused.gate_bias,
+            up_bias=fused.up_bias,
+            down_bias=fused.down_bias,
             x_format=self.x_format,
             stacked=fused.stacked,
+            shardings=shardings,
         )
-        for name, bias in biases.items():
-            sharding = shardings.get(name.removesuffix("_bias"))
-            setattr(twin, name, as_parameter(shared_bias(bias, sharding)))
-        return twin.train(training)
+        self._put(model, path, twin.train(layer.training))
 
-    def _put(self, model: Any, path: str, twin: Linear | Experts, shardings: Shardings) -> None:
+    def _put(self, model: Any, path: str, twin: Linear | Experts) -> None:
         if self.ranks is None:
             self.ranks = ranks_of(model)
         if self.ranks is not None:
-            self.ranks.install(path, twin, shardings)
+            self.ranks.install(path, twin)
         model.set_submodule(path, twin)
 
 
-def _largest(
-    shardings: Mapping[str, Shardings], format: Format, role: str = "weight"
-) -> Callable[[Tensor], Tensor] | None:
-    """How the tensor scale of matrices that have one in common is found where ranks share them."""
-    shared = {path: each[role] for path, each in shardings.items() if role in each}
-    for path, sharding in shared.items():
-        check_cut(path, sharding, format)
-    return partial(largest_over_ranks, next(iter(shared.values()))) if shared else None
+def _over_ranks(shardings: Sequence[Sharding | None]) -> Callable[[Tensor], Tensor] | None:
+    """How matrices that share a tensor scale find it where ranks share them."""
+    shared = next((each for each in shardings if each is not None), None)
+    return None if shared is None else partial(largest_over_ranks, shared)
 
 
 def _keep_parts(layer: nn.Module) -> None:
@@ -211,9 +197,8 @@ def _choose(
     return chosen
 
 
-def _biases(fused: FusedExperts) -> dict[str, Tensor | None]:
-    names = ("gate_bias", "up_bias", "down_bias")
-    return {name: getattr(fused, name) for name in names}
+def _biases(fused: FusedExperts) -> tuple[Tensor | None, ...]:
+    return fused.gate_bias, fused.up_bias, fused.down_bias
 
 
 def _groups(model: Any, formats: Mapping[str, tuple[Format, ...]]) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ is needed, and packed bytes are none. `_PackedExperts` sums wherever ranks share
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,6 @@ from transformers.distributed.tensor_parallel import (
 )
 
 from blockscale.nn import Experts, Linear
-from blockscale.nn.sharding import Sharding
 
 _EXPERTS, _DISPATCH, _MLA = "moe_tp_experts", "ep_dispatch_experts", "mla_kv_a_proj"
 
@@ -43,22 +42,34 @@ class Ranks:
         self._plans = [(tp_plan, self._tp_mesh), (ep_plan, ep_mesh)]
         self._text_config = model.config.get_text_config()
 
-    def install(self, path: str, twin: Linear | Experts, shardings: Mapping[str, Sharding]) -> None:
-        """Make a packed layer that holds this rank's part act as the layer that it replaces."""
+    def distribute(self, path: str, layer: nn.Module) -> None:
+        """Give a layer without bytes the DTensors that its plan wants, which say how it is cut."""
+        for name in list(layer._parameters):
+            for plan, mesh in self._plans:
+                style = plan.get(_pattern(f"{path}.{name}")) or plan.get(_pattern(path))
+                if style is not None:
+                    ALL_PARALLEL_STYLES[style].shard_param(layer, name, mesh)
+
+    def install(self, path: str, twin: Linear | Experts) -> None:
+        """Make a packed layer, with its part of the weights, act as the layer that it replaces."""
         styled: Any = twin
-        if shardings:
-            twin.shard_over(shardings)
-            styled._hf_quantized_needs_local_tp = True
+        styled._hf_quantized_needs_local_tp = twin.is_sharded
         for plan, mesh in self._plans:
-            style = plan.get(replace_layer_number_by_wildcard(path))
+            style = plan.get(_pattern(path))
             if style == _MLA:
                 styled.config = self._text_config
             if style == _EXPERTS:
-                _PackedExperts(summed=bool(shardings)).install_forward(twin, mesh)
+                _PackedExperts(summed=twin.is_sharded).install_forward(twin, mesh)
             elif style == _DISPATCH:
                 ALL_PARALLEL_STYLES[style].install_forward(twin, mesh, tp_mesh=self._tp_mesh)
             elif style is not None:
                 ALL_PARALLEL_STYLES[style].install_forward(twin, mesh)
+
+
+def _pattern(name: str) -> str:
+    """As plans have it: "layers.*.mlp" for "layers.3.mlp"."""
+    pattern: str = replace_layer_number_by_wildcard(name)
+    return pattern
 
 
 class _PackedExperts(MoeExpertsParallel):

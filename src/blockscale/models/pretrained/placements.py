@@ -7,6 +7,7 @@ of experts have the two fused, and in some models k before n.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from blockscale.formats import Format
 from blockscale.nn.fused import is_concatenated, is_transposed
-from blockscale.nn.sharding import Sharding, as_dtensor
+from blockscale.nn.sharding import Sharding
 
 Shardings = dict[str, Sharding]
 
@@ -33,7 +34,19 @@ def ranks_of(model: Any) -> Any:
     return Ranks(model)
 
 
-def linear_shardings(path: str, layer: nn.Module) -> Shardings:
+def layer_shardings(path: str, layer: nn.Module, formats: Mapping[str, Format]) -> Shardings:
+    """How ranks share the weights of a layer, by role; an error where that would cut a block.
+
+    formats   by role: "weight", or "gate", "up" and "down"
+    """
+    linear = isinstance(layer, nn.Linear)
+    found = _linear_shardings(path, layer) if linear else _expert_shardings(path, layer)
+    for role, sharding in found.items():
+        _check_cut(path, sharding, formats[role])
+    return found
+
+
+def _linear_shardings(path: str, layer: nn.Module) -> Shardings:
     """Of "weight"; empty where every rank has all of it."""
     found = _placement(path, layer._parameters["weight"])
     if found is None:
@@ -47,7 +60,7 @@ def linear_shardings(path: str, layer: nn.Module) -> Shardings:
     return {"weight": Sharding(mesh, axis, shape)}
 
 
-def expert_shardings(path: str, layer: nn.Module) -> Shardings:
+def _expert_shardings(path: str, layer: nn.Module) -> Shardings:
     """Of "gate", "up" and "down"; empty where every rank has all of them.
 
     Ranks share whole experts, or the intermediate features: rows of gate and up, columns of down.
@@ -72,7 +85,7 @@ def expert_shardings(path: str, layer: nn.Module) -> Shardings:
     return {"gate": inner, "up": inner, "down": Sharding(mesh, down_axis, down_shape)}
 
 
-def check_cut(path: str, sharding: Sharding, format: Format) -> None:
+def _check_cut(path: str, sharding: Sharding, format: Format) -> None:
     """Blocks run along k, and none of them may be cut."""
     try:
         sharding.local_range(format)
@@ -89,21 +102,6 @@ def largest_over_ranks(sharding: Sharding, scale: Tensor) -> Tensor:
     sent = scale.to(sharding.mesh.device_type)
     dist.all_reduce(sent, dist.ReduceOp.MAX, group=sharding.mesh.get_group())
     return sent.to(scale.device)
-
-
-def shared_bias(bias: Tensor | None, sharding: Sharding | None) -> Tensor | None:
-    """The bias [..., n] beside a weight that ranks share, as a DTensor: cut like the rows.
-
-    bias   the whole, or this rank's part of it
-    """
-    if bias is None or sharding is None:
-        return bias
-    whole, axis = sharding.shape[:-1], sharding.axis
-    cut = axis < len(whole)
-    if cut and tuple(bias.shape) == whole:
-        bias = bias.narrow(axis, *sharding.local_range())
-    made = as_dtensor(bias.detach(), sharding, whole, cut=cut)
-    return nn.Parameter(made, requires_grad=bias.requires_grad)
 
 
 def _placement(path: str, parameter: Tensor | None) -> tuple[Any, int, int, tuple[int, ...]] | None:

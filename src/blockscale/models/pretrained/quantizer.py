@@ -31,7 +31,11 @@ class BlockscaleQuantizer(HfQuantizer):
     # --- loading ---
 
     def _process_model_before_weight_loading(
-        self, model: Any, checkpoint_files: Sequence[str] | None = None, **kwargs: Any
+        self,
+        model: Any,
+        checkpoint_files: Sequence[str] | None = None,
+        device_map: Any = None,
+        **kwargs: Any,
     ) -> None:
         if not self.pre_quantized:
             self.on_load = QuantizeOnLoad(model, self.quantization_config)
@@ -42,7 +46,7 @@ class BlockscaleQuantizer(HfQuantizer):
                 "a repository, not a state_dict"
             )
         self.stored = StoredWeights(model, checkpoint_files)
-        self.stored.make_room(model)
+        self.stored.make_room(model, device_map)
 
     def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
         return self.on_load is not None and self.on_load.takes(model, param_name)

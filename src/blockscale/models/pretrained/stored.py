@@ -26,6 +26,12 @@ from transformers.core_model_loading import WeightRenaming
 from blockscale.checkpoint import Checkpoint
 from blockscale.checkpoint.load_into import make_twins
 from blockscale.formats import Format
+from blockscale.models.pretrained.placements import (
+    Shardings,
+    layer_shardings,
+    ranks_of,
+)
+from blockscale.models.pretrained.stored_parts import read_part, roles_of
 from blockscale.nn.fused import is_fused
 from blockscale.tensor import QTensor
 
@@ -33,14 +39,20 @@ logger = logging.getLogger(__name__)
 
 
 class Room(nn.Module):
-    """As large as the layer that will take its place. It has no state, so nothing is missing."""
+    """On the device of the layer that will take its place. It has no state, so nothing is missing.
+
+    nbytes    as large as that layer, where transformers divides layers among devices by size
+    layer     what is there until then: a linear layer's features, which tensor parallelism asks for
+    """
 
     room: Tensor
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, layer: nn.Module) -> None:
         super().__init__()
         empty = torch.empty(nbytes, dtype=torch.uint8, device="meta")
         self.register_buffer("room", empty, persistent=False)
+        if isinstance(layer, nn.Linear):
+            self.in_features, self.out_features = layer.in_features, layer.out_features
 
 
 @dataclass
@@ -64,12 +76,17 @@ class StoredWeights:
                 f"{type(model).__name__} has any"
             )
 
-    def make_room(self, model: Any) -> None:
-        """Before transformers loads the rest."""
+    def make_room(self, model: Any, device_map: Any = None) -> None:
+        """Before transformers loads the rest.
+
+        Rooms are as large as their layers where a device map is made by size, such as "auto". With
+        tensor parallelism a rank would have bytes on its device that it never needs.
+        """
         stored = self.checkpoint.tensors
         for path, place in self.places.items():
             nbytes = sum(stored[name].nbytes for name in place.tensors.values())
-            model.set_submodule(path, Room(nbytes))
+            sized = nbytes if isinstance(device_map, str) else 0
+            model.set_submodule(path, Room(sized, place.layer))
         # What a layer will read itself is no surprise to anyone.
         model._keys_to_ignore_on_load_unexpected = {
             *(model._keys_to_ignore_on_load_unexpected or ()),
@@ -79,13 +96,20 @@ class StoredWeights:
     def fill(self, model: Any, x_format: Format | str | None) -> None:
         """When it has."""
         ignored: list[str] = []
+        ranks = ranks_of(model)
         for path, place in self.places.items():
             device = model.get_submodule(path).room.device
             dtype = next(place.layer.parameters()).dtype
-            quantized, plain = self._read(place)
+            shardings: Shardings = {}
+            if ranks is not None:
+                ranks.distribute(path, place.layer)
+                shardings = self._shardings(path, place)
+            quantized, plain = self._read(place, shardings)
             model.set_submodule(path, place.layer)
-            twin = make_twins(model, quantized, plain, x_format)[path]
+            twin = make_twins(model, quantized, plain, x_format, shardings)[path]
             twin._apply(partial(_copied, device)).to(dtype)
+            if ranks is not None:
+                ranks.install(path, twin)
             model.set_submodule(path, twin.train(model.training))
             ignored += plain
         if ignored:
@@ -101,15 +125,29 @@ class StoredWeights:
         kind = dialect.NAME if dialect else "no dialect"
         return f"{formats.total()} weights of {kind}, kept packed: {counts}"
 
-    def _read(self, place: Place) -> tuple[dict[str, QTensor], dict[str, Tensor]]:
+    def _shardings(self, path: str, place: Place) -> Shardings:
+        stored = {name: self.checkpoint.tensors[each] for name, each in place.tensors.items()}
+        formats: dict[str, Format] = {}
+        for name, each in stored.items():
+            if each.format is not None:
+                formats |= dict.fromkeys(roles_of(name), each.format)
+        return layer_shardings(path, place.layer, formats)
+
+    def _read(
+        self, place: Place, shardings: Shardings
+    ) -> tuple[dict[str, QTensor], dict[str, Tensor]]:
+        """This rank's part of quantised tensors, and plain ones, by their names in the model."""
         quantized: dict[str, QTensor] = {}
         plain: dict[str, Tensor] = {}
         for name, stored in place.tensors.items():
-            value = self.checkpoint.read(stored)
+            found = read_part(self.checkpoint, stored, name, shardings)
+            if found is None:
+                continue
+            mine, value = found
             if isinstance(value, QTensor):
-                quantized[name] = value
+                quantized[mine] = value
             else:
-                plain[name] = value
+                plain[mine] = value
         return quantized, plain
 
 
