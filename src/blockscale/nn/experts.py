@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from blockscale.formats import Format
 from blockscale.formats import format as find_format
 from blockscale.nn.fused import read_fused
-from blockscale.nn.packed import PackedModule, as_parameter, blank, known_x_format
+from blockscale.nn.packed import (
+    PackedModule,
+    as_autocast,
+    as_parameter,
+    blank,
+    known_x_format,
+)
 from blockscale.nn.projections import quantize_sharing
 from blockscale.nn.routing import (
     experts_of_stacked,
@@ -170,6 +176,7 @@ class Experts(PackedModule):
 
     def _routed(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         gate, up, down = self._prepared(*_WEIGHTS)
+        hidden_states = as_autocast(hidden_states)
         order, sizes = sort_by_expert(top_k_index, self.num_experts)
         x = gather_rows(hidden_states.reshape(-1, self.hidden), order, top_k_index.shape[-1])
         x = grouped_gated_matmul(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from blockscale.formats import Format
-from blockscale.nn.packed import PackedModule, as_parameter, blank, known_x_format
+from blockscale.nn.packed import PackedModule, as_autocast, as_parameter, blank, known_x_format
 from blockscale.nn.sharding import Sharding, shared_bias
 from blockscale.tensor import QTensor, linear, quantize
 
@@ -96,7 +96,7 @@ class Linear(PackedModule):
 
     def forward(self, x: Tensor) -> Tensor:
         (weight,) = self._prepared("weight")
-        return linear(x, weight, self.bias, x_format=self.x_format)
+        return linear(as_autocast(x), weight, self.bias, x_format=self.x_format)
 
     def extra_repr(self) -> str:
         parts = [

@@ -263,6 +263,14 @@ class PackedModule(nn.Module):
         )
 
 
+def as_autocast(x: Tensor) -> Tensor:
+    """In the dtype that `torch.autocast` asks products for, where it is on, as in torch's own."""
+    kind = x.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):  # which knows no meta tensors
+        return x
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(kind))
+
+
 def _misnamed(name: str, state_dict: dict[str, Any], format: Format) -> list[str]:
     """Takes the label of a weight out of a state dict; an error if it names another format."""
     stored = state_dict.pop(label_name(name), None)

@@ -1,0 +1,15 @@
+"""The example trains, stores and reloads an adapter."""
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+from examples import lora
+
+
+def test_the_adapter_learns_and_reloads(tmp_path, capsys):
+    losses = lora.main(["--steps", "6", "--out", str(tmp_path / "adapter")])
+    assert losses[-1] < losses[0]
+    assert "the same bits: True" in capsys.readouterr().out
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()

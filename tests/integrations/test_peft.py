@@ -1,0 +1,209 @@
+"""LoRA of peft on packed layers."""
+
+import copy
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import blockscale as bs
+
+pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
+
+from blockscale.integrations.peft import LoraLinear, register, unregister  # noqa: E402
+from tiny_models import make_tiny  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+TOKENS = torch.arange(24).reshape(2, 12) * 5 % 128
+
+
+def packed(format=bs.NVFP4, name="Llama"):
+    torch.manual_seed(0)
+    model = make_tiny(name)
+    bs.quantize_(model, format, scale="absmax")
+    return model
+
+
+def adapted(model=None, targets="all-linear", **options):
+    torch.manual_seed(1)
+    config = LoraConfig(r=4, target_modules=targets, task_type="CAUSAL_LM", **options)
+    return get_peft_model(model or packed(), config)
+
+
+def loss_of(model, tokens=TOKENS):
+    return model(input_ids=tokens, labels=tokens).loss
+
+
+def train(model, steps=8, parts=1, dtype=None):
+    """The losses; each step is taken in so many parts, in autocast's `dtype`."""
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimiser, losses = torch.optim.AdamW(trained, lr=1e-2), []
+    for _ in range(steps):
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            sizes = [loss_of(model, some) / parts for some in TOKENS.chunk(parts)]
+        for loss in sizes:
+            loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(sum(loss.item() for loss in sizes))
+    return losses
+
+
+def bytes_of(model):
+    """As files have them, whatever the layout is."""
+    return {name: each.clone() for name, each in model.state_dict().items() if "weight_" in name}
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]], ids=str)
+def test_adapters_are_put_on_packed_layers(targets):
+    model = adapted(targets=targets)
+    wanted = PROJECTIONS if isinstance(targets, str) else targets
+    found = {name.rpartition(".")[2] for name, m in model.named_modules() if type(m) is LoraLinear}
+    assert found == set(wanted)  # and not the head
+    trained = {name for name, each in model.named_parameters() if each.requires_grad}
+    assert len(trained) == 2 * 2 * len(wanted)
+    assert all("lora_" in name for name in trained)
+
+
+@pytest.mark.parametrize("format", [bs.NVFP4, bs.KBIT4, bs.MXFP8], ids=str)
+def test_training_lowers_the_loss_and_keeps_the_bytes(format):
+    model = adapted(packed(format))
+    before = bytes_of(model)
+    with torch.no_grad():
+        assert torch.equal(loss_of(model), loss_of(packed(format)))  # adapters begin as nothing
+    losses = train(model)
+    assert losses[-1] < 0.8 * losses[0]
+    after = bytes_of(model)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_adapters_beside_layers_that_stayed_as_they_were():
+    torch.manual_seed(0)
+    model = make_tiny("Llama")
+    bs.quantize_(model, bs.NVFP4, where="*.mlp.*", scale="absmax")
+    kinds = {type(m).__name__ for m in adapted(model).modules() if hasattr(m, "lora_A")}
+    assert kinds == {"LoraLinear", "Linear"}
+
+
+def test_a_reloaded_adapter_gives_the_same_bits(tmp_path):
+    model = adapted()
+    train(model, steps=2)
+    model.eval().save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.bin"))
+    again = PeftModel.from_pretrained(packed(), tmp_path).eval()
+    with torch.no_grad():
+        assert torch.equal(again(TOKENS).logits, model(TOKENS).logits)
+
+
+def test_steps_in_parts_have_the_gradients_of_whole_steps():
+    losses = train(adapted(), steps=3), train(adapted(), steps=3, parts=2)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_checkpointed_layers_have_the_same_gradients():
+    plain, saving = adapted(), adapted()
+    saving.enable_input_require_grads()
+    saving.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for model in (plain.train(), saving.train()):
+        loss_of(model).backward()
+    pairs = zip(plain.named_parameters(), saving.named_parameters(), strict=True)
+    compared = [torch.equal(a.grad, b.grad) for (_, a), (_, b) in pairs if a.requires_grad]
+    assert len(compared) == 2 * 2 * len(PROJECTIONS)
+    assert all(compared)
+
+
+def test_autocast_decides_the_dtype_of_packed_layers():
+    layer, x = bs.nn.Linear.from_linear(torch.nn.Linear(64, 32), bs.NVFP4), torch.randn(3, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, layer(x.bfloat16()))
+    model = adapted()
+    losses = train(model, steps=4, dtype=torch.bfloat16)
+    assert losses[-1] < losses[0]
+    assert all(each.dtype == torch.float32 for each in model.parameters() if each.requires_grad)
+
+
+def test_several_adapters_and_none():
+    model = adapted()
+    train(model, steps=2)
+    model.eval()
+    model.add_adapter("other", LoraConfig(r=2, target_modules=["q_proj"]))
+    with torch.no_grad():
+        learnt = model(TOKENS).logits
+        model.set_adapter("other")
+        assert torch.equal(model(TOKENS).logits, packed()(TOKENS).logits)
+        model.set_adapter("default")
+        assert torch.equal(model(TOKENS).logits, learnt)
+        with model.disable_adapter():
+            assert torch.equal(model(TOKENS).logits, packed()(TOKENS).logits)
+        mixed = model(TOKENS, adapter_names=["default", "__base__"]).logits
+        assert torch.allclose(mixed[0], learnt[0], atol=1e-5)
+
+
+def test_merging_says_what_it_costs_and_can_be_undone(caplog):
+    model = adapted()
+    train(model)
+    model.eval()
+    with torch.no_grad():
+        apart = model(TOKENS).logits
+    before = bytes_of(model)
+    layer = next(m for m in model.modules() if isinstance(m, LoraLinear))
+    change = layer.get_delta_weight("default").detach()
+    wanted = layer.base_layer.dequantize() + change
+    with caplog.at_level(logging.INFO), pytest.warns(UserWarning, match="to nvfp4.* a second time"):
+        model.merge_adapter()
+    assert "of the change" in caplog.text
+    expected = bs.quantize(wanted, bs.NVFP4, scale="mse")
+    assert layer.base_layer.weight == expected
+    with torch.no_grad():
+        assert not torch.equal(model(TOKENS).logits, apart)
+    model.unmerge_adapter()
+    after = bytes_of(model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    with pytest.warns(UserWarning, match="a second time"):
+        plain = model.merge_and_unload()
+    assert not any(isinstance(m, LoraLinear) for m in plain.modules())
+    assert any(isinstance(m, bs.nn.Linear) for m in plain.modules())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"use_dora": True}, "DoRA needs the norm"),
+        ({"init_lora_weights": "pissa"}, "initialise it on the unquantised model"),
+        ({"init_lora_weights": "olora"}, "initialise it on the unquantised model"),
+    ],
+)
+def test_what_needs_the_weight_as_numbers_is_refused(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        adapted(**options)
+
+
+def test_peft_forgets():
+    model = packed()
+    unregister()
+    try:
+        with pytest.raises(ValueError, match="is not supported"):
+            adapted(copy.deepcopy(model), targets=["q_proj"])
+    finally:
+        register()
+    assert any(isinstance(m, LoraLinear) for m in adapted(model).modules())
+
+
+def test_peft_may_be_imported_last():
+    code = """
+import blockscale.integrations.peft
+import peft, torch, blockscale as bs
+model = torch.nn.Sequential(bs.nn.Linear(32, 32, "nvfp4"))
+model = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear"))
+assert model(torch.ones(1, 32)).shape == (1, 32)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
