@@ -158,12 +158,13 @@ def test_sizes_beyond_the_rows_are_clipped():
 def test_gradients_that_are_expanded_or_strided():
     """As `sum().backward()` gives them, and as views of something wider."""
     q, w = weight(bs.NVFP4, 2, 64, 128)
-    sizes, wide = torch.tensor([4, 5]), torch.randn(9, 131).bfloat16()
-    for grad in (torch.ones((), dtype=torch.bfloat16).expand(9, 64), wide[:, 3:67]):
-        y = gradient(w, grad, torch.bfloat16, sizes)
+    sizes, wide = torch.tensor([4, 5]), torch.randn(9, 131, device="cuda").bfloat16()
+    one = torch.ones((), dtype=torch.bfloat16, device="cuda")
+    for held in (one.expand(9, 64), wide[:, 3:67]):
+        grad, y = held.cpu(), gradient(w, held, torch.bfloat16, sizes)
         check_gradient(y[:4], grad[:4], q[0], roundings=1)
         check_gradient(y[4:], grad[4:], q[1], roundings=1)
-        check_gradient(gradient(w[0], grad, torch.bfloat16), grad, q[0])
+        check_gradient(gradient(w[0], held, torch.bfloat16), grad, q[0])
 
 
 @pytest.mark.parametrize("grouped", [False, True])

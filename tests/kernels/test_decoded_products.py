@@ -11,12 +11,15 @@ import pytest
 import torch
 
 import blockscale as bs
+from blockscale.formats import CATALOGUE
 from blockscale.kernels import decoded
 from blockscale.kernels.cuda import epilogue
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda, cuda_fragments
 from blockscale.kernels.input_grad import cublas as gradient
 from blockscale.kernels.matmul import cublas
+from blockscale.ops import example
+from blockscale.ops.choose import by_rule
 from blockscale.ops.operand import as_groups, as_rows
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime import gpu
@@ -206,3 +209,22 @@ def test_x_that_bfloat16_would_round_is_multiplied_in_float32():
     problem = problem_of("matmul", weight(bs.NVFP4, 40, 128)[1], kind, 5, torch.float32)
     assert decoded.multiplied_dtype(problem) == torch.float32
     assert "since bfloat16 would round it" in str(cublas.configs(problem)[0])
+
+
+def test_float16_has_room_for_lifted_weights():
+    """A table under scales up to 448, times 256: the largest weight would be infinite."""
+    wide = bs.KBIT4.replace(name="wide", scale="ue4m3", tensor_scale="amax")
+    q = bs.quantize(torch.randn(40, 128), wide)
+    assert q.scale.max() > 0x70  # 128 and more
+    grad = torch.randn(5, 40).half()
+    problem = problem_of("input_grad", q, grad.dtype, 5, torch.float32)
+    assert decoded.multiplied_dtype(problem) == torch.float32
+    check_gradient(input_grad(q, grad, torch.float32), grad, q, 1)
+    narrow = replace(problem, w=weight(bs.KBIT4, 40, 128)[1].operand.kind)
+    assert decoded.multiplied_dtype(narrow) == torch.float16
+
+
+@pytest.mark.parametrize("name", ["a100", "rtx4090", "h200", "b200"])
+def test_gpus_do_not_leave_gradients_to_the_reference(name):
+    for format in CATALOGUE.values():
+        assert by_rule(example("input_grad", format, gpu(name), m=512)).kernel is gradient

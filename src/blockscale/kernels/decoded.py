@@ -48,9 +48,16 @@ def multiplied_dtype(problem: Problem) -> torch.dtype:
     """float16 has no room for every weight of some formats, nor bfloat16 for every quantised x."""
     if "@" in problem.x:
         return torch.bfloat16 if fits_bfloat16(problem.x_kind.format) else torch.float32
-    scale, element = problem.w_kind.format.scale, problem.w_kind.format.element
-    cramped = scale.bits == 32 or scale.power_of_two or element.max * scale.max > _LARGEST_FLOAT16
-    return torch.float32 if problem.x == "float16" and cramped else dtype_named(problem.x)
+    cramped = problem.x == "float16" and not _fits_float16(problem.w_kind.format)
+    return torch.float32 if cramped else dtype_named(problem.x)
+
+
+def _fits_float16(format: Format) -> bool:
+    """Whether there is room for the largest weight, lifted where it will be."""
+    if format.scale.bits == 32 or format.scale.power_of_two:
+        return False
+    lift = _FLOAT16_LIFT if format.is_codebook else 1.0
+    return format.element.max * format.scale.max * lift <= _LARGEST_FLOAT16
 
 
 def fits_bfloat16(format: Format) -> bool:
