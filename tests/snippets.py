@@ -25,6 +25,7 @@ NOT_RUN = {
     "make test": "runs this test",
     "make bench": "installs packages and measures for minutes",
     "python -m bench.": "measures for minutes, mostly on a GPU; tests/bench has its parts",
+    "torchrun ": "starts two ranks; tests/distributed has two",
     "blockscale --show-completion": "asks for the shell above it; tests/cli/test_completion.py",
     "blockscale warmup": "compiles for minutes; tests/cli/test_warmup.py",
 }

@@ -51,6 +51,8 @@ def folder(tmp_path_factory):
         model.save_pretrained(folder / f"{family}.packed")
     apart = plan_conversion(folder / "Qwen3Moe", Settings(bs.MXFP4))  # experts one by one
     run_plan(apart, folder / "Qwen3Moe.apart.packed", lambda *_: None)
+    fused = plan_conversion(folder / "GptOss", Settings(bs.MXFP4))  # in the dialect of GPT-OSS
+    run_plan(fused, folder / "GptOss.fused.packed", lambda *_: None)
     run_two_ranks("transformers_ranks.py", folder)
     return folder
 
@@ -123,16 +125,62 @@ def test_stored_weights_are_saved_whole(folder, family):
     check_same_tensors(folder / f"{family}.saved_again", folder / f"{family}.packed")
 
 
-@pytest.mark.parametrize("way", ["stored", "on load"])
-@pytest.mark.parametrize("family", ["Qwen3Moe", "Qwen3Moe.apart", "GptOss"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "Qwen3Moe, ep_size",
+        "Qwen3Moe, ep_size/ep_plan",
+        "Qwen3Moe.apart, ep_size",
+        "GptOss, ep_size",
+        "GptOss, tp_plan",
+        "GptOss.fused, ep_size",
+        "GptOss.fused, tp_plan",
+        "Qwen3Moe, on load, ep_size",
+        "GptOss, on load, ep_size",
+        "GptOss, on load, tp_plan",
+    ],
+)
 @ranks
-def test_expert_parallelism(folder, one_rank, family, way, rank):
-    if (family, way) == ("Qwen3Moe.apart", "on load"):
-        pytest.skip("a plain checkpoint is one")
-    found = result(folder, "experts_apart", rank)[f"{family}, {way}"]
-    check_logits(found, *one_rank(family))
+def test_experts_by_plan(folder, one_rank, way, rank):
+    found = result(folder, "experts_by_plan", rank)[way]
+    check_logits(found, *one_rank(way.partition(",")[0]))
 
 
-@pytest.mark.parametrize("family", ["Qwen3Moe", "GptOss"])
-def test_experts_of_all_ranks_are_saved(folder, family):
-    check_same_tensors(folder / f"{family}.saved_by_experts", folder / f"{family}.packed")
+@pytest.mark.parametrize(
+    "way", ["Qwen3Moe, on load, ep_size", "GptOss, on load, ep_size", "GptOss, on load, tp_plan"]
+)
+def test_experts_of_all_ranks_are_saved(folder, way):
+    check_same_tensors(folder / f"{way}.saved", folder / f"{way.partition(',')[0]}.packed")
+
+
+@ranks
+def test_generation_and_state_dicts(folder, rank):
+    found = result(folder, "generated", rank)
+    assert torch.equal(found["tokens"], result(folder, "generated", 1 - rank)["tokens"])
+    assert found["tokens"].shape == (1, TOKENS.shape[1] + 4)
+    assert torch.equal(found["again"], found["logits"])
+
+
+@pytest.mark.parametrize("way", ["transformers", "torch"])
+@ranks
+def test_fully_sharded_models_have_whole_packed_weights(folder, one_rank, way, rank):
+    """Every rank does what one rank does."""
+    assert torch.equal(result(folder, "fully_sharded", rank)[way], one_rank("Llama")[0])
+    assert result(folder, "fully_sharded", rank)["gradient"].abs().sum() > 0
+
+
+def test_fully_sharded_models_are_saved_whole(folder):
+    check_same_tensors(folder / "Llama.saved_by_fsdp", folder / "Llama.packed")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        ("block", "o_proj: k=64 over 2 ranks is 32 columns each, which cuts the blocks of bnb_nf4"),
+        ("fsdp", "For FSDP, save the packed model first and load that"),
+        ("save", "let every rank call model.save_pretrained"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(folder, attempt, message):
+    said = result(folder, "refused")[attempt]
+    assert message in bytes(said.tolist()).decode()

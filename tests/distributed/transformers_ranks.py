@@ -1,5 +1,6 @@
 """What two ranks do in test_tensor_parallel.py: run with (FOLDER, RANK)."""
 
+import importlib
 import os
 import sys
 from contextlib import contextmanager
@@ -14,14 +15,24 @@ PACKED = {**FORMATS, "GptOss": "mxfp4"}
 TOKENS = torch.arange(12)[None] * 7 % 128
 
 
-def load(folder, name, ep=False, **arguments):
+# GPT-OSS has no plan of its own for tensor parallelism. Its experts are [e, k, n] with gates and
+# ups in turn, and have biases, of which ranks have all.
+EXPERTS = "model.layers.*.mlp.experts"
+GPT_OSS = {
+    f"{EXPERTS}.gate_up_proj": "rowwise",
+    f"{EXPERTS}.down_proj": "colwise",
+    EXPERTS: "moe_tp_experts",
+}
+MASKED = {"model.layers.*.mlp.gate": "ep_router", EXPERTS: "moe_tp_experts"}
+
+
+def load(folder, name, plan=None, **arguments):
     from transformers import AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
 
-    config = DistributedConfig(tp_size=2, **({"ep_size": 2} if ep else {"tp_plan": "auto"}))
-    return AutoModelForCausalLM.from_pretrained(
-        folder / name, distributed_config=config, **arguments
-    )
+    config = DistributedConfig(tp_size=2, **plan or {"tp_plan": "auto"})
+    arguments = {"distributed_config": config, **arguments}
+    return AutoModelForCausalLM.from_pretrained(folder / name, **arguments)
 
 
 def logits(model):
@@ -76,24 +87,100 @@ def counting(files):
         setattr(files, name, original)
 
 
-def experts_apart(folder):
-    """Expert parallelism: from stored weights and on load, with biases, summed or dispatched."""
+def experts_by_plan(folder):
+    """From stored weights, fused, apart and one by one, and on load; with and without biases."""
     from blockscale.integrations.transformers import BlockscaleConfig
 
+    dispatched, masked = {"ep_size": 2}, {"ep_size": 2, "ep_plan": MASKED}
+    cut = {"tp_plan": GPT_OSS}
     found = {}
-    for family in ("Qwen3Moe", "Qwen3Moe.apart", "GptOss"):
-        model = load(folder, f"{family}.packed", ep=True)
-        found[f"{family}, stored"] = logits(model)
-    for family, format in (("Qwen3Moe", "kbit4"), ("GptOss", "mxfp4")):
-        model = load(folder, family, ep=True, quantization_config=BlockscaleConfig(format))
-        found[f"{family}, on load"] = logits(model)
-        model.save_pretrained(folder / f"{family}.saved_by_experts")
+    for name, plan in (
+        ("Qwen3Moe", dispatched),
+        ("Qwen3Moe", masked),
+        ("Qwen3Moe.apart", dispatched),
+        ("GptOss", dispatched),
+        ("GptOss", cut),
+        ("GptOss.fused", dispatched),
+        ("GptOss.fused", cut),
+    ):
+        found[f"{name}, {'/'.join(plan)}"] = logits(load(folder, f"{name}.packed", plan))
+    for name, plan in (("Qwen3Moe", dispatched), ("GptOss", dispatched), ("GptOss", cut)):
+        config = BlockscaleConfig(PACKED[name])
+        model = load(folder, name, plan, quantization_config=config)
+        way = f"{name}, on load, {'/'.join(plan)}"
+        found[way] = logits(model)
+        model.save_pretrained(folder / f"{way.replace('/', ' ')}.saved")
     return found
+
+
+def generated(folder):
+    model = load(folder, "Llama.packed")
+    again = load(folder, "Llama.packed")
+    again.load_state_dict(model.state_dict())
+    tokens = model.generate(TOKENS, max_new_tokens=4, do_sample=False)
+    return {"tokens": tokens, "logits": logits(model), "again": logits(again)}
+
+
+def fully_sharded(folder):
+    """FSDP of transformers, and torch's own, around layers whose packed weights are frozen."""
+    from torch.distributed.fsdp import fully_shard
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    config = DistributedConfig(fsdp_size=2)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        folder / "Llama.packed", distributed_config=config
+    )
+    theirs.save_pretrained(folder / "Llama.saved_by_fsdp")
+    mine = AutoModelForCausalLM.from_pretrained(folder / "Llama.packed")
+    for layer in mine.model.layers:
+        fully_shard(layer)
+    fully_shard(mine)
+    norm = mine.model.layers[0].input_layernorm.weight
+    mine(TOKENS).logits.square().sum().backward()
+    return {
+        "transformers": logits(theirs),
+        "torch": logits(mine),
+        "gradient": norm.grad.full_tensor(),
+    }
+
+
+def refused(folder):
+    """What is said of a cut inside a block, of FSDP while quantising, and of saving a part."""
+    from transformers.distributed import DistributedConfig
+
+    import blockscale as bs
+    from blockscale.integrations.transformers import BlockscaleConfig
+
+    blocks_of_64 = BlockscaleConfig("bnb_nf4", scale="absmax")
+    nvfp4 = {"quantization_config": BlockscaleConfig("nvfp4")}
+    fsdp = {"distributed_config": DistributedConfig(fsdp_size=2)}
+    attempts = {
+        "block": lambda: load(folder, "Llama", quantization_config=blocks_of_64),
+        "fsdp": lambda: load(folder, "Llama", **nvfp4, **fsdp),
+        "save": lambda: bs.save(load(folder, "Llama.packed"), folder / "part"),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except ValueError as error:
+            said[name] = torch.tensor(list(str(error).encode()), dtype=torch.uint8)
+    return said
 
 
 def main(folder, rank):
     os.environ.update(RANK=rank, WORLD_SIZE="2", LOCAL_RANK=rank)
-    act_as_rank(Path(folder), int(rank), [quantised_on_load, stored_packed, experts_apart])
+    functions = [
+        quantised_on_load,
+        stored_packed,
+        experts_by_plan,
+        generated,
+        fully_sharded,
+        refused,
+    ]
+    importlib.import_module("blockscale.integrations.transformers")
+    act_as_rank(Path(folder), int(rank), functions)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ class Room(nn.Module):
     """On the device of the layer that will take its place. It has no state, so nothing is missing.
 
     nbytes    as large as that layer, where transformers divides layers among devices by size
-    layer     what is there until then: a linear layer's features, which tensor parallelism asks for
+    layer     what is there until then. Tensor parallelism asks for the features of linear layers,
+              and for the names of parameters, of which a user's plan may speak
     """
 
     room: Tensor
@@ -51,8 +52,11 @@ class Room(nn.Module):
         super().__init__()
         empty = torch.empty(nbytes, dtype=torch.uint8, device="meta")
         self.register_buffer("room", empty, persistent=False)
+        self.in_features = self.out_features = 0
         if isinstance(layer, nn.Linear):
             self.in_features, self.out_features = layer.in_features, layer.out_features
+        for name in layer._parameters:
+            self.add_module(name, Room(0, nn.Module()))
 
 
 @dataclass
