@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from blockscale.kernels.cuda.epilogue import epilogue
 from blockscale.runtime.cuda import TARGETS, Build, cubin, load_nvrtc
 from runtime import cubins
 
@@ -64,6 +65,19 @@ def test_every_kernel_compiles_and_does_not_spill(verb, target):
                 complaints.append(f"{name}: has no {instruction}")
     complaints = [each for each in complaints if each]
     assert not complaints, "\n".join(complaints)
+
+
+@needs_nvrtc
+@needs_disassembler
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_follows_a_product_of_a_library_compiles_and_does_not_spill(target):
+    """No call loads it first, so that no example of a verb has it."""
+    builds = [epilogue(dtype) for dtype in ("bfloat16", "float16", "float32")]
+    builds += [epilogue("bfloat16", name) for name in ("silu", "swiglu_oai")]
+    for build, code in cubins.compile_all(builds, target):
+        used = cubins.usage(code)[build.entry]
+        assert used.stack == used.local == 0
+        assert used.registers <= 64  # eight CTAs of 128 threads fill half an SM
 
 
 def test_no_record_is_left_of_a_kernel_that_is_gone():

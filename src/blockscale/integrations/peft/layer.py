@@ -11,6 +11,7 @@ from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import check_adapters_to_merge
 from torch import Tensor, nn
 
+from blockscale.integrations.peft.dora import PackedDora, with_lengths
 from blockscale.nn import Linear
 from blockscale.tensor import quantize
 
@@ -58,6 +59,11 @@ class LoraLinear(_Adapter):
         _refuse(config)
         super().update_layer(adapter_name, r, lora_alpha=lora_alpha, config=config, **options)
 
+    @property
+    def lora_variants(self) -> dict[tuple[str, ...], type[PackedDora] | None]:
+        """By the settings of a config that ask for them; peft refuses every other one."""
+        return {(): None, ("use_dora",): PackedDora}
+
     def _get_in_out_features(self, module: Linear) -> tuple[int, int]:
         return module.in_features, module.out_features
 
@@ -81,16 +87,19 @@ class LoraLinear(_Adapter):
         dtype = y.dtype
         for name in self.active_adapters:
             if name in self.lora_A:
-                y = y + self._change(name, x)
+                y = self._changed(y, name, x)
         return y.to(dtype)
 
-    def _change(self, name: str, x: Tensor) -> Tensor:
-        """What one adapter adds."""
+    def _changed(self, y: Tensor, name: str, x: Tensor) -> Tensor:
+        """With what one adapter adds."""
         down, up = self.lora_A[name], self.lora_B[name]
         if not torch.is_autocast_enabled(x.device.type):
             x = self._cast_input_dtype(x, down.weight.dtype)
-        added: Tensor = up(down(self.lora_dropout[name](x))) * self.scaling[name]
-        return added
+        if name in self.lora_variant:
+            changed: Tensor = self.lora_variant[name].forward(self, name, x, y)
+        else:
+            changed = y + up(down(self.lora_dropout[name](x))) * self.scaling[name]
+        return changed
 
     def get_delta_weight(self, adapter: str) -> Tensor:  # float32 [out_features, in_features]
         """What an adapter amounts to as a change of the weight."""
@@ -113,11 +122,25 @@ class LoraLinear(_Adapter):
                 f"merging into {type(self.base_layer).__name__} around a packed weight: unload the "
                 "other adapter first"
             )
-        merged = _merged(layer, [self.get_delta_weight(name) for name in names], safe_merge)
+        before = layer.dequantize()
+        wanted = before
+        for name in names:
+            wanted = self._with_adapter(name, wanted)
+        if safe_merge and not wanted.isfinite().all():
+            raise ValueError("merge: an adapter makes weights that are not finite: it is broken")
+        merged = _requantized(layer, before, wanted)
         if self._unmerged is None:
             self._unmerged = layer
         self.base_layer = merged
         self.merged_adapters.extend(names)
+
+    def _with_adapter(self, name: str, weight: Tensor) -> Tensor:
+        change = self.get_delta_weight(name).to(weight.device)
+        if name not in self.lora_variant:
+            return weight + change
+        unmerged = self.get_base_layer() if self._unmerged is None else self._unmerged
+        lengths = self.lora_magnitude_vector[name].weight
+        return with_lengths(lengths, unmerged.dequantize() + change, weight + change)
 
     def unmerge(self) -> None:
         if self._unmerged is None:
@@ -131,12 +154,7 @@ class LoraLinear(_Adapter):
 
 
 def _refuse(config: Any) -> None:
-    """What would need the weight as numbers at every step, or change them."""
-    if config.use_dora:
-        raise ValueError(
-            "DoRA needs the norm of each row of weight + adapter at every step, and so the packed "
-            "weight decoded every time: use plain LoRA (use_dora=False)"
-        )
+    """What would change the weight."""
     if config.init_lora_weights not in _STARTS:
         raise ValueError(
             f"init_lora_weights={config.init_lora_weights!r} takes the adapter out of the weight, "
@@ -145,13 +163,8 @@ def _refuse(config: Any) -> None:
         )
 
 
-def _merged(layer: Linear, changes: list[Tensor], check: bool) -> Linear:
-    """A layer of the same format with the changes in it. Says what that costs."""
-    before = layer.dequantize()
-    total = torch.stack(changes).sum(0).to(before.device)
-    wanted = before + total
-    if check and not wanted.isfinite().all():
-        raise ValueError("merge: the adapter makes weights that are not finite: it is broken")
+def _requantized(layer: Linear, before: Tensor, wanted: Tensor) -> Linear:
+    """A layer of the same format with other weights. Says what that costs."""
     format = layer.weight.format
     warnings.warn(
         f"merging quantises weights to {format} a second time, which can lose much of what an "
@@ -160,13 +173,13 @@ def _merged(layer: Linear, changes: list[Tensor], check: bool) -> Linear:
         stacklevel=4,
     )
     made = Linear.from_qtensor(quantize(wanted, format, scale="mse"), layer.bias, layer.x_format)
-    error = (made.dequantize() - wanted).norm()
+    error, change = (made.dequantize() - wanted).norm(), (wanted - before).norm()
     logger.info(
         "merged into %s: the change is %.2e of the weight, rounding %.2e of it and %.0f%% of the "
         "change",
         layer,
-        total.norm() / before.norm(),
+        change / before.norm(),
         error / before.norm(),
-        100 * error / total.norm(),
+        100 * error / change,
     )
     return made
