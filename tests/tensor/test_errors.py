@@ -11,6 +11,7 @@ def nv(*shape):
 
 
 W, X, EXPERTS = nv(8, 64), torch.randn(5, 64), nv(3, 8, 64)
+BY_ROW = bs.quantize(torch.randn(8, 64), bs.NVFP4, tensor_scale="row")
 
 
 @pytest.mark.parametrize(
@@ -75,9 +76,8 @@ W, X, EXPERTS = nv(8, 64), torch.randn(5, 64), nv(3, 8, 64)
          ValueError, "x is on cpu but group_sizes is on meta"),
         (lambda: bs.fit_codebook([1.0], 4), TypeError, "samples must be a Tensor"),
         (lambda: W.pack(bs.layouts.Layout("foo", "rows")), ValueError, "unknown layout foo/rows"),
-        (lambda: bs.matmul(X, bs.quantize(torch.randn(8, 64), bs.NVFP4, tensor_scale="row")),
-         ValueError,
-         "w has one tensor scale per row; weights have one per matrix"),
+        (lambda: bs.gated_matmul(X, BY_ROW, BY_ROW),
+         ValueError, "has one tensor scale per row, which bs.matmul and bs.linear take"),
         (lambda: bs.matmul(X.to("meta"), W), ValueError, "x is on meta but w is on cpu: move one"),
         (lambda: bs.linear(X, W, torch.randn(9)), ValueError,
          r"bias must have shape \(8,\), got \(9,\)"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import blockscale as bs
+from bounds import branch_bound, cast_bound, roundings
 
 
 def quantized(fmt, *lead, n=6, k=256):
@@ -78,14 +79,54 @@ def test_what_cannot_be_shared_is_refused_with_what_can():
 def test_tensor_scales_per_row_follow_their_rows():
     q = bs.quantize(torch.randn(6, 64), bs.NVFP4, tensor_scale="row")
     assert bs.cat([q[:2], q[2:]]) == q
+    one = quantized(bs.NVFP4, k=64)
+    assert torch.equal(bs.cat([q, one])[6:].dequantize(), one.dequantize())
     with pytest.raises(ValueError, match="per row, and others one per matrix"):
-        bs.cat([q, quantized(bs.NVFP4, k=64)])
+        bs.cat([q, one], 1)
+
+
+@pytest.mark.parametrize("format", [bs.NVFP4, bs.KBIT4], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("coded", [False, True], ids=["plain x", "coded x"])
+@pytest.mark.parametrize("lead", [(), (2,)], ids=["matrix", "batch"])
+def test_matrices_with_different_tensor_scales_are_one_product(format, dtype, coded, lead):
+    """As q, k and v at once."""
+    sizes = ((32, 1), (16, 2e4), (16, 3))
+    parts = [bs.quantize(torch.randn(*lead, n, 64) * scale, format) for n, scale in sizes]
+    whole, x, bias = bs.cat(parts), torch.randn(*lead, 5, 64).to(dtype), torch.randn(*lead, 64)
+    assert torch.equal(whole.dequantize(), torch.cat([q.dequantize() for q in parts], -2))
+    x = bs.quantize(x, bs.MXFP8) if coded else x
+    rows, columns = (x.dequantize() if coded else x).double(), whole.dequantize().double()
+    wanted = rows @ columns.mT + (bias[:, None] if lead else bias)
+    x_dtype = torch.bfloat16 if coded else dtype
+    bound = branch_bound(rows, columns, wanted, x_dtype=x_dtype) + cast_bound(wanted, dtype)
+    for w in (whole, whole.prepare()):
+        found = bs.linear(x, w, bias, out_dtype=dtype)
+        assert found.dtype == dtype
+        assert ((found.double() - wanted).abs() <= bound).all()
+    assert "runs" in str(bs.explain(x, whole))
+
+
+def test_tensor_scales_per_row_compile_as_one_graph():
+    whole = bs.quantize(torch.randn(8, 64), bs.NVFP4, tensor_scale="row")
+    x, bias = torch.randn(3, 64), torch.randn(8)
+    compiled = torch.compile(bs.linear, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, whole, bias), bs.linear(x, whole, bias))
+
+
+def test_gradients_pass_through_tensor_scales_per_row():
+    whole = bs.quantize(torch.randn(8, 64), bs.NVFP4, tensor_scale="row")
+    x = torch.randn(3, 64, requires_grad=True)
+    bs.matmul(x, whole).sum().backward()
+    wanted = whole.dequantize().sum(0).expand(3, 64)
+    mass = whole.dequantize().abs().sum(0)
+    assert ((x.grad - wanted).abs() <= roundings(2 * (8 + 8), mass)).all()
 
 
 def test_parts_of_no_tensor_are_refused():
     a, b = quantized(bs.NVFP4), bs.quantize(torch.randn(6, 256) * 3, bs.NVFP4)
     with pytest.raises(ValueError, match=r"different tensor scales .* one tensor_scale="):
-        bs.cat([a, b])
+        bs.cat([a, b], 1)
     experts = [bs.quantize(torch.randn(2, 6, 256) * scale, bs.NVFP4) for scale in (1, 3)]
     assert torch.equal(bs.cat(experts, 0)[2:].dequantize(), experts[1].dequantize())
     table = [value / 2 for value in bs.KBIT4.codebook]

@@ -100,8 +100,8 @@ def check_weight(verb: str, name: str, w: Operand) -> None:
     scale = w.parts().tensor_scale
     if scale is not None and tuple(scale.shape) != tuple(w.shape[:-2]):
         raise ValueError(
-            f"{verb}: {name} has one tensor scale per row; weights have one per matrix: quantise "
-            "without tensor_scale='row'"
+            f"{verb}: {name} has one tensor scale per row, which bs.matmul and bs.linear take: "
+            "kernels take one per matrix, so quantise with one tensor_scale= for all rows"
         )
     format, layout = w.parsed
     expected = {

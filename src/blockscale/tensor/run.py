@@ -11,6 +11,7 @@ from blockscale.numerics import Activation
 from blockscale.tensor.call import describe_call
 from blockscale.tensor.plan_cache import cached_plan, keep_new_plan
 from blockscale.tensor.qtensor import QTensor
+from blockscale.tensor.row_scales import has_row_scales, scale_rows, without_row_scales
 
 _keeps_replays = ops.run_replay is not None  # asked at every call, so found once
 
@@ -38,6 +39,8 @@ def run(
                 calls = weights[0].replays
                 ops.keep_replay(calls, key, plan, x, biases, group_sizes, up, activation)
             return planned
+    if len(weights) == 1 and group_sizes is None and _has_row_scales(weights[0]):
+        return _run_row_scaled(x, weights[0], biases[0], x_format, x_tensor_scale, out_dtype)
     call = describe_call(
         x,
         weights,
@@ -54,6 +57,43 @@ def run(
     if plan is not None:
         return plan(x if isinstance(x, Tensor) else x.operand, tuple(biases), group_sizes)
     return ops.run_checked(call)
+
+
+def _has_row_scales(w: QTensor) -> bool:
+    return isinstance(w, QTensor) and has_row_scales(w)
+
+
+def _run_row_scaled(
+    x: Tensor | QTensor,
+    w: QTensor,
+    bias: Tensor | None,
+    x_format: Format | str | None,
+    x_tensor_scale: float | Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    call = describe_call(
+        x,
+        [without_row_scales(w)],
+        [bias],
+        group_sizes=None,
+        activation=None,
+        x_format=x_format,
+        x_tensor_scale=x_tensor_scale,
+        out_dtype=out_dtype,
+    )
+    call.validate()
+
+    def product(unscaled: QTensor) -> Tensor:
+        return run(
+            x,
+            [unscaled],
+            [None],
+            x_format=x_format,
+            x_tensor_scale=x_tensor_scale,
+            out_dtype=torch.float32,
+        )
+
+    return scale_rows(product, w, bias, call.out_dtype)
 
 
 def _run_op(call: ops.MatmulCall) -> Tensor:

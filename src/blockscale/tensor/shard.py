@@ -2,7 +2,8 @@
 
 `shard` is what one rank of several holds, `cat` puts parts together. Rows are cut anywhere. Blocks
 run along k and each has one scale, so k is cut at whole blocks. A tensor scale and a codebook
-belong to the whole: parts keep them, and parts with different ones are parts of no tensor.
+belong to the whole, and parts keep them. Matrices with different tensor scales can still be one: a
+tensor scale per row says the same.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ def _fitting(blocks: int, most: int) -> int:
 def cat(tensors: Sequence[QTensor], dim: int = -2) -> QTensor:
     """The tensors, one after the other along `dim`, in bytes of their own.
 
-    All must be canonical, of one format and alike in every other dimension. Along rows and k they
-    must have one tensor scale (or one per row, along rows); along leading dimensions each matrix
-    keeps its own. Codebooks must be the same everywhere.
+    All must be canonical, of one format and alike in every other dimension. Along leading
+    dimensions each matrix keeps its tensor scale. Along rows they keep one where it is the same for
+    all, and else have one per row, which `matmul` and `linear` take. Along k it must be the same.
+    Codebooks must be the same everywhere.
     """
     if not tensors:
         raise ValueError("cat: there is nothing to put together")
@@ -118,8 +120,13 @@ def _check_alike(i: int, q: QTensor, first: QTensor, dim: int) -> None:
 def _tensor_scale(tensors: Sequence[QTensor], dim: int) -> Tensor | None:
     if tensors[0].tensor_scale is None:
         return None
-    scales = [_present(q.tensor_scale) for q in tensors]
-    if any(scale.dim() != scales[0].dim() for scale in scales):
+    scales, rows = [_present(q.tensor_scale) for q in tensors], len(tensors[0].shape) - 2
+    mixed = any(scale.dim() != scales[0].dim() for scale in scales)
+    if dim == rows and (mixed or any(not torch.equal(scale, scales[0]) for scale in scales)):
+        pairs = zip(tensors, scales, strict=True)
+        scales = [s if s.dim() > rows else s[..., None].expand(q.shape[:-1]) for q, s in pairs]
+        return torch.cat(scales, dim)
+    if mixed:
         raise ValueError("cat: some tensors have a tensor scale per row, and others one per matrix")
     if dim < scales[0].dim():
         return torch.cat(scales, dim)
@@ -127,7 +134,7 @@ def _tensor_scale(tensors: Sequence[QTensor], dim: int) -> Tensor | None:
         if not torch.equal(scale, scales[0]):
             raise ValueError(
                 f"cat: tensors 0 and {i} have different tensor scales ({_shown(scales[0])} and "
-                f"{_shown(scale)}), and a matrix has one: quantise all with one tensor_scale=, or "
+                f"{_shown(scale)}), and a row has one: quantise all with one tensor_scale=, or "
                 "multiply by each apart"
             )
     return scales[0].clone()

@@ -11,6 +11,7 @@ from blockscale.numerics import Activation
 from blockscale.tensor.call import describe_call
 from blockscale.tensor.plan_cache import replay_call
 from blockscale.tensor.qtensor import QTensor
+from blockscale.tensor.row_scales import without_row_scales
 from blockscale.tensor.run import run
 
 
@@ -199,7 +200,12 @@ def _checked_call(
     x_format: Format | str | None,
     out_dtype: torch.dtype | None,
 ) -> ops.MatmulCall:
-    """What `explain` and `tune` are asked about."""
+    """What `explain` and `tune` are asked about.
+
+    Of a weight with tensor scales per row it is the product that a kernel makes.
+    """
+    if up is None and group_sizes is None and isinstance(w, QTensor):
+        w = without_row_scales(w)
     call = describe_call(
         x,
         [w] if up is None else [w, up],
