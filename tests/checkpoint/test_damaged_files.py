@@ -215,7 +215,7 @@ CT = "compressed-tensors"
         ("kbit4", "blockscale", drop("a.weight_codebook"), "is kbit4 but has no codebook"),
         ("kbit4", "blockscale", put("a.weight_codebook", lambda t: -t), "a.weight: .*must ascend"),
         ("kbit4", "blockscale", put("a.weight_scale", torch.Tensor.int), "must have dtype"),
-        ("kbit4", "blockscale", put("a.weight_scale", lambda t: t[:3]), "a.weight: .*scale must"),
+        ("kbit4", "blockscale", put("a.weight_scale", lambda t: t[:3]), "a.weight_scale must"),
         ("kbit4", "blockscale", put("a.weight_tensor_scale", lambda t: t / 0), "positive"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import blockscale as bs
 from blockscale.checkpoint import Checkpoint
@@ -87,3 +88,25 @@ def test_a_shard_that_would_cut_a_block_is_refused_before_anything_is_read(tmp_p
     with pytest.raises(ValueError, match="rank must be from 0 to 1, got 2"):
         checkpoint.read_shard("a.weight", 0, 2, 2)
     assert not read
+
+
+@pytest.mark.fault(
+    "scales are wider than the codes they belong to, and a rank reads its part",
+    outcome="ValueError that names the file and both shapes",
+)
+def test_a_part_of_a_wrong_file_does_not_look_right(tmp_path):
+    q = bs.quantize(torch.randn(8, 64), bs.MXFP8)
+    bs.save({"a.weight": q}, tmp_path / "x", dialect="blockscale")
+    file = tmp_path / "x" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["a.weight_scale"] = torch.zeros(8, 4, dtype=torch.uint8)
+    save_file(tensors, file)
+    with pytest.raises(ValueError, match=r"holds \[8, 64\], so a.weight_scale must be \[8, 2\]"):
+        Checkpoint(tmp_path / "x").read_shard("a.weight", 1, 0, 2)
+    with pytest.raises(IndexError, match="axis 2"):
+        Checkpoint(_sound(tmp_path / "y", q)).read_shard("a.weight", 2, 0, 2)
+
+
+def _sound(path, q):
+    bs.save({"a.weight": q}, path)
+    return path

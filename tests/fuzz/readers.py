@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_plainly
 
 import blockscale as bs
-from blockscale.checkpoint import load, read_importance
+from blockscale.checkpoint import Checkpoint, load, read_importance
 from blockscale.checkpoint.journal import JOURNAL, under_construction
 from blockscale.runtime.cuda.cache import Cache, Entry
 from blockscale.runtime.tuned_file import read as read_tuned
@@ -39,6 +39,38 @@ def _load(folder: Path, sound: Folder, damaged: Folder) -> None:
     weights = [name for name in sound if name.endswith(".safetensors")]
     if weights and all(sound[name] == damaged[name] for name in weights):
         _check_same(found, _sound_tensors(tuple(sound.items())))
+
+
+def _cut_and_load(folder: Path, sound: Folder, damaged: Folder) -> None:
+    """Parts make up the whole. Where that is refused they are, and the file is named."""
+    checkpoint = Checkpoint(folder if corpus.CONFIG in damaged else folder / corpus.SINGLE)
+    cut = {
+        (name, axis): _read_two(checkpoint, name, axis)
+        for name, stored in checkpoint.tensors.items()
+        for axis in range(len(stored.shape))
+    }
+    for found in cut.values():
+        assert not isinstance(found, str) or str(folder) in found, found
+    _load(folder, sound, damaged)
+    for (name, axis), found in cut.items():
+        whole = checkpoint.read(name)
+        if isinstance(whole, bs.QTensor) and not isinstance(found, str):
+            assert bs.cat(found, axis) == whole, name
+        elif isinstance(whole, torch.Tensor) and not isinstance(found, str):
+            pairs = zip(found, whole.chunk(2, axis), strict=True)
+            assert all(_bytes(a) == _bytes(b) for a, b in pairs), name
+
+
+def _read_two(checkpoint: Checkpoint, name: str, axis: int) -> list[object] | str:
+    """The parts of two ranks, or why there are none."""
+    try:
+        return [checkpoint.read_shard(name, axis, rank, 2) for rank in range(2)]
+    except ValueError as error:
+        return str(error)
+
+
+def _bytes(tensor: torch.Tensor) -> list[int]:
+    return tensor.contiguous().view(-1).view(torch.uint8).tolist()
 
 
 def _check_same(found: dict[str, object], wanted: dict[str, object]) -> None:
@@ -151,7 +183,7 @@ def readers() -> dict[str, Reader]:
     found = [
         Reader("header", corpus.plain(), _read_header),
         Reader("index", corpus.sharded(), _load),
-        Reader("checkpoint", corpus.quantised(), _load),
+        Reader("checkpoint", corpus.quantised(), _cut_and_load),
         Reader("bitsandbytes", corpus.bitsandbytes(), _read_state),
         Reader("importance", corpus.importance(), _read_importance),
         Reader("journal", _journals(), _read_journal),

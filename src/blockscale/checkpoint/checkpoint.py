@@ -39,15 +39,20 @@ class Checkpoint:
         Only these bytes are read, and tensor scales and codebooks; of bitsandbytes, whose rows run
         on, all bytes.
         """
-        stored = self.tensors[name]
-        axis = axis % len(stored.shape)
-        ranges = _ranges(stored, axis, rank, size, pieces)
-        if stored.windows is None:
+        stored, dims = self.tensors[name], len(self.tensors[name].shape)
+        if not -dims <= axis < dims:
+            raise IndexError(f"read_shard: axis {axis} of {name}, which has {dims} dimensions")
+        axis %= dims
+        try:
+            ranges = _ranges(stored, axis, rank, size, pieces)
+            windows = None if stored.windows is None else stored.windows(axis, ranges)
+        except ValueError as error:
+            raise ValueError(f"{self.files.path}: {name}: {error}") from None
+        if windows is None:
             whole = self.read(name)
             indices = [tuple([slice(None)] * axis + [slice(*each)]) for each in ranges]
             cut = [whole[index] for index in indices]
             return cut[0] if len(cut) == 1 else _cat(cut, axis)
-        windows = stored.windows(axis, ranges)
         parts = {
             role: self.files.part(entry.name, *windows[role])
             if role in windows
@@ -69,7 +74,7 @@ def _ranges(stored: Stored, axis: int, rank: int, size: int, pieces: int) -> Ran
     if not 0 <= rank < size:
         raise ValueError(f"read_shard: rank must be from 0 to {size - 1}, got {rank}")
     if whole % pieces:
-        raise ValueError(f"read_shard: {stored.name} has no {pieces} pieces along axis {axis}")
+        raise ValueError(f"{whole} along axis {axis} are not {pieces} pieces of one size")
     piece = whole // pieces
     shape = (*stored.shape[:axis], piece, *stored.shape[axis + 1 :])
     start, length = part_range(shape, axis, rank, size, stored.format)

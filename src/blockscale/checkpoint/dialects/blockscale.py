@@ -119,6 +119,7 @@ def _find_one(
             f"{list(parts['codebook'].shape)}"
         )
     shape = _shape(format, parts["codes"])
+    _check_shapes(files, name, format, shape, parts)
     return Stored(
         name,
         shape,
@@ -127,6 +128,21 @@ def _find_one(
         format,
         row_windows(format, shape, *(role for role in format.roles if role != "codebook")),
     )
+
+
+def _check_shapes(
+    files: Files, name: str, format: Format, shape: tuple[int, ...], parts: Mapping[str, Entry]
+) -> None:
+    """Of scales for the shape that the codes imply: a part of a wrong file may look right."""
+    wanted = {"scale": [canonical(format).scale_storage_shape(format, shape)]}
+    if "tensor_scale" in parts:
+        wanted["tensor_scale"] = [shape[:-2], shape[:-1]]
+    for role, shapes in wanted.items():
+        if parts[role].shape not in shapes:
+            raise ValueError(
+                f"{files.path}: {name}_codes holds {list(shape)}, so {name}_{role} must be "
+                f"{' or '.join(str(list(each)) for each in shapes)}, got {list(parts[role].shape)}"
+            )
 
 
 def _shape(format: Format, codes: Entry) -> tuple[int, ...]:
