@@ -120,26 +120,74 @@ void refused() {
   });
 }
 
-// Children have a pool of their own, whatever the parent's was doing.
-void forks() {
-  std::atomic<bool> done{false};
-  std::thread busy([&] {
-    while (!done) one_job(THREADS);
+// Returns once all workers have been in one job.
+void start_workers() {
+  std::atomic<int> inside{0};
+  parallel_for(THREADS, THREADS, [&](int64_t) {
+    ++inside;
+    while (inside < THREADS) std::this_thread::yield();
   });
+}
+
+void job_without_memory() {
+  Tally tally;
+  parallel_for(ITEMS, THREADS, [&](int64_t i) { ++tally.times[i]; });
+  tally.check(1);
+}
+
+// A thread that does the same work over and over, for a scope.
+class Busy {
+ public:
+  explicit Busy(void (*work)()) : thread_([this, work] { repeat(work); }) {}
+  ~Busy() {
+    done_ = true;
+    thread_.join();
+  }
+  void wait_until_begun() const {
+    while (!begun_) std::this_thread::yield();
+  }
+
+ private:
+  void repeat(void (*work)()) {
+    for (; !done_; begun_ = true) work();
+  }
+
+  std::atomic<bool> begun_{false}, done_{false};
+  std::thread thread_;
+};
+
+// Children have a pool of their own, whatever the parent's was doing.
+void fork_children() {
   for (int round = 0; round < 6; ++round) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(60);  // rather than hang
+      alarm(600);  // rather than hang: the work takes milliseconds
       one_job(THREADS);
       one_job(THREADS);
       _exit(0);
     }
     int status = 1;
-    expect(waitpid(child, &status, 0) == child && status == 0, "a child of fork computes");
+    expect(waitpid(child, &status, 0) == child, "a child of fork is waited for");
+    if (WIFSIGNALED(status)) std::fprintf(stderr, "signal %d ended a child\n", WTERMSIG(status));
+    expect(status == 0, "a child of fork computes");
     one_job(THREADS);
   }
-  done = true;
-  busy.join();
+}
+
+// At any moment: the C library keeps its allocator usable in children, whoever was allocating.
+void forks() {
+  const Busy busy([] { one_job(THREADS); });
+  fork_children();
+}
+
+// A sanitizer's allocator stays locked in a child if another thread had locked it, to allocate, to free or to start:
+// here all threads have started, and none but the one that forks needs memory.
+void forks_without_allocating() {
+  one_job(THREADS);  // the pool's memory
+  start_workers();
+  const Busy busy(job_without_memory);
+  busy.wait_until_begun();
+  fork_children();
 }
 
 struct Case {
@@ -147,7 +195,8 @@ struct Case {
   void (*run)();
 };
 const Case CASES[] = {
-    {"callers", callers}, {"nested", nested}, {"failing", failing}, {"refused", refused}, {"forks", forks},
+    {"callers", callers}, {"nested", nested}, {"failing", failing},
+    {"refused", refused}, {"forks", forks},   {"forks_without_allocating", forks_without_allocating},
 };
 
 }  // namespace
