@@ -25,7 +25,7 @@ from typing import Any
 
 from blockscale.formats import format as format_named
 from blockscale.kernels.cuda.layout import fragments
-from blockscale.kernels.matmul.stream.build import builds
+from blockscale.kernels.matmul import stream
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.cost import cost
 from blockscale.kernels.matmul.stream.exceptions import read_config
@@ -167,14 +167,16 @@ def time_plan(path: Path, out: Path) -> None:
     with ThreadPoolExecutor(_JOBS) as pool:
         for problem, configs in plan:
             for config in configs:
-                build = builds(problem, config)[0]
+                build = stream.bind(problem, config).builds[0]
                 if build not in jobs:
                     jobs[build] = pool.submit(cubin, build, problem.target)
         print(f"{len(plan)} problems, {sum(len(c) for _, c in plan)} times, {len(jobs)} builds")
         child = Child(path, out)
         for number, (problem, configs) in enumerate(plan):
             for config in configs:
-                jobs[builds(problem, config)[0]].exception()  # the child says what is wrong
+                jobs[
+                    stream.bind(problem, config).builds[0]
+                ].exception()  # the child says what is wrong
             skipped: list[int] = []
             while (died := child.measure(number, skipped)) is not None:
                 print(f"{problem}: the process died with {configs[died]}")

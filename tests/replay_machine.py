@@ -16,7 +16,7 @@ import blockscale as bs
 from blockscale import ops
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import stream
-from blockscale.kernels.matmul.stream import product as stream_product
+from blockscale.kernels.matmul.fragments import product as fragment_product
 from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.ops import plan as plans
 from blockscale.ops import replay
@@ -50,7 +50,7 @@ class Machine:
         self.entry = LAUNCH(self._launch)
         monkeypatch.setattr(torch_private, "current_device", lambda: self.device)
         monkeypatch.setattr(torch_private, "raw_stream", lambda index: self.stream)
-        monkeypatch.setattr(stream_product, "function", self._function)
+        monkeypatch.setattr(fragment_product, "function", self._function)
         chosen = lru_cache(maxsize=None)(lambda problem: self.choice)
         self.forget_choices = chosen.cache_clear
         monkeypatch.setattr(plans, "choose", chosen)

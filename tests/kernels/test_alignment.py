@@ -10,7 +10,7 @@ from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda as dequantize
 from blockscale.kernels.dequantize import cuda_fragments
 from blockscale.kernels.matmul import stream
-from blockscale.kernels.matmul.stream import product as stream_product
+from blockscale.kernels.matmul.fragments import product as fragment_product
 from blockscale.kernels.repack import cuda as repack
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups
@@ -46,7 +46,7 @@ def launched(monkeypatch):
         def launch(self, grid, threads, shared, stream, arguments, *more):
             found.append(arguments)
 
-    for module in (stream_product, dequantize, cuda_fragments, repack):
+    for module in (fragment_product, dequantize, cuda_fragments, repack):
         monkeypatch.setattr(module, "function", Kernel)
         monkeypatch.setattr(module, "current_stream", lambda device: 0)
     return found

@@ -15,10 +15,10 @@ from blockscale.kernels.cuda import epilogue
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda
 from blockscale.kernels.matmul import cublas, stream
-from blockscale.kernels.matmul.stream import arguments as stream_arguments
-from blockscale.kernels.matmul.stream import product as stream_product
+from blockscale.kernels.matmul.fragments import arguments as fragment_arguments
+from blockscale.kernels.matmul.fragments import product as fragment_product
+from blockscale.kernels.matmul.fragments.groups import rows_of_most
 from blockscale.kernels.matmul.stream.choice import stream_configs
-from blockscale.kernels.matmul.stream.config import rows_of_most
 from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups, as_rows
@@ -54,7 +54,7 @@ def test_k_is_split_in_clusters_alone(some, groups, gated):
 def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
     """Where each row goes to every group with the same chance."""
     asked = problem(bs.NVFP4, fragments(bs.NVFP4), m=m, n=64, k=64, groups=groups, ragged=True)
-    rows, chance = rows_of_most(asked), 1 / groups
+    rows, chance = rows_of_most(asked, 128), 1 / groups
     sizes = [comb(m, i) * chance**i * (1 - chance) ** (m - i) for i in range(rows + 1)]
     assert 1 - sum(sizes) <= 0.0105 * (1 - sizes[0])  # nearly: groups are taken for many
     assert 1 - sum(sizes[:-1]) > 0.0095 * (1 - sizes[0])  # and not with fewer
@@ -62,8 +62,8 @@ def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
 
 def test_arguments_are_as_long_as_the_kernel_takes_them():
     """Which reads a struct that is aligned to 64 bytes where it begins with maps."""
-    assert ctypes.sizeof(stream_arguments.WgmmaArguments) % 64 == 0
-    assert stream_arguments.Arguments.weight.offset == 64
+    assert ctypes.sizeof(fragment_arguments.WgmmaArguments) % 64 == 0
+    assert fragment_arguments.Arguments.weight.offset == 64
 
 
 @pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT4, bs.MXFP8], ids=str)
@@ -113,8 +113,8 @@ def launches(monkeypatch):
         def launch(self, grid, threads, shared, stream, arguments, overlap, cluster):
             found.append((self.defines, arguments))
 
-    monkeypatch.setattr(stream_product, "function", Kernel)
-    monkeypatch.setattr(stream_product, "current_stream", lambda device: 0)
+    monkeypatch.setattr(fragment_product, "function", Kernel)
+    monkeypatch.setattr(fragment_product, "current_stream", lambda device: 0)
     return found
 
 
@@ -134,7 +134,7 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
 
 @pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP4], ids=str)
 def test_few_rows_of_codes_are_decoded_by_the_kernel(launches, monkeypatch, x_format):
-    monkeypatch.setattr(stream_product, "decode", lambda kind, parts, out, pdl: out.fill_(7))
+    monkeypatch.setattr(fragment_product, "decode", lambda kind, parts, out, pdl: out.fill_(7))
     q = bs.quantize(torch.randn(256, 64), bs.NVFP4).pack(fragments(bs.NVFP4))
     x = bs.quantize(torch.randn(8, 64), x_format)
     kind = str(Kind(x_format, canonical(x_format)))
@@ -167,8 +167,8 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
         told.append(facts)
         return len(told).to_bytes(1, "little") * 128
 
-    monkeypatch.setattr(stream_arguments, "tensor_map", invented)
-    monkeypatch.setattr(stream_product, "matrix_map", invented)
+    monkeypatch.setattr(fragment_arguments, "tensor_map", invented)
+    monkeypatch.setattr(fragment_product, "matrix_map", invented)
     layout = fragments(bs.NVFP4)
     parts = [
         bs.quantize(torch.randn(3, 200, 320), bs.NVFP4).pack(layout) for _ in "gu"[: 1 + gated]

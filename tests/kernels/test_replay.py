@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.matmul.stream import product as stream_product
+from blockscale.kernels.matmul.fragments import product as fragment_product
 from blockscale.ops import replay
 from replay_machine import NEEDS_EXTENSION, K, N, experts, replayed, rows, settle, without_out
 
@@ -76,8 +76,8 @@ def test_kernels_that_need_a_map_of_x_get_it(machine, q, monkeypatch):
         asked.append(facts)
         return bytes([len(asked)]) * 128
 
-    monkeypatch.setattr("blockscale.kernels.matmul.stream.arguments.tensor_map", invented)
-    monkeypatch.setattr(stream_product, "matrix_map", invented)
+    monkeypatch.setattr("blockscale.kernels.matmul.fragments.arguments.tensor_map", invented)
+    monkeypatch.setattr(fragment_product, "matrix_map", invented)
     x = rows(64)
     plan = machine.plan(q, x, wide=True)
     settle(x, q)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from blockscale import ops
 from blockscale.kernels import KERNELS
-from blockscale.kernels.matmul.stream.arguments import Arguments, WgmmaArguments
+from blockscale.kernels.matmul.fragments.arguments import Arguments, WgmmaArguments
 from blockscale.runtime import gpu
 from blockscale.runtime.cuda import TARGETS, Build, arch_of, cubin, load_nvrtc
 from runtime import sass

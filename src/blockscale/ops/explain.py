@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from blockscale.formats import INT8
-from blockscale.kernels import Prediction
+from blockscale.kernels import KERNELS, Prediction
 from blockscale.ops.choose import BY_RULE, Answer, Choice, answers, choose
 from blockscale.ops.prepared import prepared_layout
 from blockscale.ops.tuning.stored import other_rows
@@ -64,9 +64,18 @@ class Explanation:
                 lines += self._predicted()
                 passed = True
             else:
-                why = "comes later" if passed else "was slower when this was tuned"
-                lines.append(f"  could    {answer.kernel}: takes it too, but {why}")
+                lines.append(
+                    f"  could    {answer.kernel}: takes it too, but {self._why(answer, passed)}"
+                )
         return "\n".join(lines)
+
+    def _why(self, answer: Answer, passed: bool) -> str:
+        """Why a kernel that could does not run."""
+        kernel = next(each for each in KERNELS[self.problem.verb] if answer.kernel == each.NAME)
+        expected = kernel.bind(self.problem, answer.config).predicted
+        if self.choice.reason.startswith(BY_RULE) and expected is not None:
+            return f"expects {expected}, with {answer.config}"
+        return "comes later" if passed else "was slower when this was tuned"
 
     def _reason(self) -> str:
         """With the other m that have been tuned, since a result holds for its own m alone."""
@@ -74,9 +83,10 @@ class Explanation:
         if reason != BY_RULE:
             return reason
         others = other_rows(self.problem)
-        reason += ": the first kernel that takes it"
-        if self._expected is not None:
-            reason += ", with its fastest config by prediction"
+        if self._expected is None:
+            reason += ": the first kernel that takes it"
+        else:
+            reason += ": its config is predicted to be the fastest"
         return f"{reason}; tuned for m = {', '.join(map(str, others))}" if others else reason
 
     @property

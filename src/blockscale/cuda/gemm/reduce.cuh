@@ -172,53 +172,21 @@ BS_DEVICE void reduce_in_cluster(const typename Shape::Arguments& a, float* left
     ptx::cluster_sync_relaxed();
 }
 
-// Without split-K the CTA stores the sums of its k warps. With it, every CTA writes them to global memory, and the last
-// one to arrive adds those of all CTAs in order and stores.
+// Without split-K the CTA stores the sums of its k warps.
 template <class Shape>
-BS_DEVICE void reduce_in_memory(const typename Shape::Arguments& a, float* left, const RowRange& rows, int first_m,
-                                int m) {
-    constexpr int PER_ROW = Quad<Shape>::PER_ROW, BRANCHES = Shape::BRANCHES;
+BS_DEVICE void reduce_in_cta(const typename Shape::Arguments& a, float* left, const RowRange& rows, int first_m, int m) {
     const Finish<Shape> finish(a, rows.group, rows.begin + first_m);
-    const auto from_warps = [&](Quad<Shape>& sum, int quad) { add_warps(sum, left, quad); };
-    const int quads = m * PER_ROW;
-    if (Shape::SPLITS == 1) {
-        finish_quads<Shape, 1>(finish, 0, quads, from_warps);
-        return;
-    }
-    constexpr int SIZE = Shape::TILE_M * PER_ROW;
-    const int splits = gridDim.y;
-    const u32 tile = blockIdx.z * gridDim.x + blockIdx.x;
-    float4* partial =
-        reinterpret_cast<float4*>(a.partial) + static_cast<long long>(tile) * splits * BRANCHES * SIZE;
-    for_quads<Shape, 1>(0, quads, from_warps, [&](const Quad<Shape>& sum, int quad) {
-#pragma unroll
-        for (int i = 0; i < BRANCHES; i++) partial[(blockIdx.y * BRANCHES + i) * SIZE + quad] = sum.get(i);
-    });
-    __shared__ bool is_last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        is_last = atomicAdd(a.arrivals + tile, 1u) == splits - 1;
-        if (is_last) a.arrivals[tile] = 0;
-    }
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence();
-    finish_quads<Shape, 1>(finish, 0, quads, [&](Quad<Shape>& sum, int quad) {
-#pragma unroll 4
-        for (int s = 0; s < splits; s++)
-#pragma unroll
-            for (int i = 0; i < BRANCHES; i++) sum.add(i, __ldcg(partial + (s * BRANCHES + i) * SIZE + quad));
-    });
+    finish_quads<Shape, 1>(finish, 0, m * Quad<Shape>::PER_ROW,
+                           [&](Quad<Shape>& sum, int quad) { add_warps(sum, left, quad); });
 }
 
 template <class Shape>
 BS_DEVICE void reduce_and_store(const typename Shape::Arguments& a, float* left, const RowRange& rows, int first_m,
                                 int m) {
-    if constexpr (Shape::CLUSTER)
+    if constexpr (Shape::SPLITS > 1)
         reduce_in_cluster<Shape>(a, left, rows, first_m, m);
     else
-        reduce_in_memory<Shape>(a, left, rows, first_m, m);
+        reduce_in_cta<Shape>(a, left, rows, first_m, m);
 }
 
 }  // namespace bs::gemm

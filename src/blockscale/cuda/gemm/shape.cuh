@@ -5,8 +5,7 @@
 //   N_WARPS         warps along n, each with tiles of its own
 //   K_WARPS         warps that share tiles and take every K_WARPS-th k tile
 //   TILE_K, STAGES  k of a stage of one warp, 128 or 256; stages of the ring
-//   SPLITS          CTAs that share the k of an output (split-K); 0: as many as the grid has in y
-//   CLUSTER         these form a cluster and reduce over DSMEM
+//   SPLITS          CTAs that share the k of an output (split-K): a cluster, which reduces over DSMEM
 //   CTAS_PER_SM     that registers are left for
 //   WGMMA           warpgroups multiply by wgmma, and TMA fills the ring
 //   RAGGED          groups of rows of x belong to experts
@@ -16,7 +15,7 @@
 // blockscale/kernels/matmul/stream/shared_memory.py decides where things lie in shared memory: X_PITCH to SUM_PITCH.
 #pragma once
 #include "gemm/lift.cuh"
-#include "generated/stream_arguments.cuh"
+#include "generated/gemm_arguments.cuh"
 
 namespace bs::gemm {
 

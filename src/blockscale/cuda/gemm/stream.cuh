@@ -33,9 +33,8 @@ BS_DEVICE void stream(const typename Shape::Arguments& a, u8* memory, const RowR
     const u32 stages = (ptx::shared_address(memory) + Shape::ZERO_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     Mainloop<Shape> mainloop(a, stages, decoders);
     const long long k_tiles = (a.k + Shape::TILE_K - 1) / Shape::TILE_K;
-    const long long splits = Shape::SPLITS ? Shape::SPLITS : gridDim.y;
-    const int first = static_cast<int>(k_tiles * blockIdx.y / splits);
-    const int end = static_cast<int>(k_tiles * (blockIdx.y + 1) / splits);
+    const int first = static_cast<int>(k_tiles * blockIdx.y / Shape::SPLITS);
+    const int end = static_cast<int>(k_tiles * (blockIdx.y + 1) / Shape::SPLITS);
     const auto load_tables = [&] {
 #pragma unroll
         for (int i = 0; i < Shape::BRANCHES; i++) decode::load(decoders[i], a.weight[i].table, table, i);

@@ -21,6 +21,7 @@ struct WarpTiles : Ring {
 
     BS_DEVICE WarpTiles(const typename Shape::Arguments& a, u32 shared, const Decoder* decoders)
         : Ring(a, shared), decoders(decoders) {}
+    BS_DEVICE WarpTiles(const Ring& ring, const Decoder* decoders) : Ring(ring), decoders(decoders) {}
 
     BS_DEVICE void clear() {
 #pragma unroll

@@ -7,7 +7,7 @@ struct Config {
     static constexpr int TILE_M = BS_TILE_M, TILES_PER_WARP = BS_TILES_PER_WARP, TILE_K = BS_TILE_K;
     static constexpr int N_WARPS = BS_N_WARPS, K_WARPS = BS_K_WARPS;
     static constexpr int STAGES = BS_STAGES, SPLITS = BS_SPLITS, CTAS_PER_SM = BS_CTAS_PER_SM;
-    static constexpr bool WGMMA = BS_WGMMA, CLUSTER = BS_CLUSTER, GATED = BS_GATED, RAGGED = BS_RAGGED;
+    static constexpr bool WGMMA = BS_WGMMA, GATED = BS_GATED, RAGGED = BS_RAGGED;
     static constexpr bool SCALES_WEIGHTS = BS_SCALES_WEIGHTS;
     using X = ptx::BS_X;
 #if BS_X_CODED

@@ -17,6 +17,14 @@ BS_DEVICE void mbarrier_arrive(u32 barrier) {
     BS_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// At the barrier that CTA `rank` of the cluster has at this address.
+BS_DEVICE void mbarrier_arrive_at(u32 barrier, int rank) {
+    BS_ASM("{.reg .u32 at; mapa.shared::cluster.u32 at, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [at];}" ::"r"(
+               barrier),
+           "r"(rank)
+           : "memory");
+}
+
 // Arrives, and `bytes` more must come before the phase completes.
 BS_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, int bytes) {
     BS_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

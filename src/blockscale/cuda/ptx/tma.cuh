@@ -20,6 +20,15 @@ BS_DEVICE void load(u32 to, const void* map, int first, int second, int third, u
            : "memory");
 }
 
+// A box of a matrix to the same place of every CTA of the cluster that `ctas` has a bit for. Each of them counts the
+// bytes at its own mbarrier.
+BS_DEVICE void load_multicast(u32 to, const void* map, int column, int row, u32 barrier, u16 ctas) {
+    BS_ASM("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+           "[%1, {%2, %3}], [%4], %5;" ::"r"(to),
+           "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(ctas)
+           : "memory");
+}
+
 // TMA may write where this thread has read or stored before: its accesses come first.
 BS_DEVICE void fence_after_stores() { BS_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 

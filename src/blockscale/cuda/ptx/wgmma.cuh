@@ -35,6 +35,10 @@ struct Wgmma;
 #define BS_WGMMA_SUMS_8 BS_WGMMA_SUMS_6 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define BS_WGMMA_SUMS_12 BS_WGMMA_SUMS_8 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define BS_WGMMA_SUMS_16 BS_WGMMA_SUMS_12 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define BS_WGMMA_SUMS_20 BS_WGMMA_SUMS_16 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define BS_WGMMA_SUMS_24 BS_WGMMA_SUMS_20 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define BS_WGMMA_SUMS_28 BS_WGMMA_SUMS_24 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define BS_WGMMA_SUMS_32 BS_WGMMA_SUMS_28 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 #define BS_WGMMA_D(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define BS_WGMMA_D_2 BS_WGMMA_D(0), BS_WGMMA_D(1)
@@ -44,6 +48,10 @@ struct Wgmma;
 #define BS_WGMMA_D_8 BS_WGMMA_D_6, BS_WGMMA_D(6), BS_WGMMA_D(7)
 #define BS_WGMMA_D_12 BS_WGMMA_D_8, BS_WGMMA_D(8), BS_WGMMA_D(9), BS_WGMMA_D(10), BS_WGMMA_D(11)
 #define BS_WGMMA_D_16 BS_WGMMA_D_12, BS_WGMMA_D(12), BS_WGMMA_D(13), BS_WGMMA_D(14), BS_WGMMA_D(15)
+#define BS_WGMMA_D_20 BS_WGMMA_D_16, BS_WGMMA_D(16), BS_WGMMA_D(17), BS_WGMMA_D(18), BS_WGMMA_D(19)
+#define BS_WGMMA_D_24 BS_WGMMA_D_20, BS_WGMMA_D(20), BS_WGMMA_D(21), BS_WGMMA_D(22), BS_WGMMA_D(23)
+#define BS_WGMMA_D_28 BS_WGMMA_D_24, BS_WGMMA_D(24), BS_WGMMA_D(25), BS_WGMMA_D(26), BS_WGMMA_D(27)
+#define BS_WGMMA_D_32 BS_WGMMA_D_28, BS_WGMMA_D(28), BS_WGMMA_D(29), BS_WGMMA_D(30), BS_WGMMA_D(31)
 
 #define BS_WGMMA_ADD(TYPE, N, TILES, A, B)                                                                    \
     BS_ASM("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" BS_WGMMA_SUMS_##TILES         \
@@ -69,6 +77,10 @@ BS_WGMMA_OF(48, 6, "%24,%25,%26,%27", "%28");
 BS_WGMMA_OF(64, 8, "%32,%33,%34,%35", "%36");
 BS_WGMMA_OF(96, 12, "%48,%49,%50,%51", "%52");
 BS_WGMMA_OF(128, 16, "%64,%65,%66,%67", "%68");
+BS_WGMMA_OF(160, 20, "%80,%81,%82,%83", "%84");
+BS_WGMMA_OF(192, 24, "%96,%97,%98,%99", "%100");
+BS_WGMMA_OF(224, 28, "%112,%113,%114,%115", "%116");
+BS_WGMMA_OF(256, 32, "%128,%129,%130,%131", "%132");
 
 #undef BS_WGMMA_OF
 #undef BS_WGMMA_ADD

@@ -27,12 +27,12 @@ def matrix_map(
     """Of a matrix whose rows are `stride` elements apart, copied in boxes of `box_rows`.
 
     In shared memory a row of a box takes 128 bytes, a panel, its pieces of 16 bytes moved about as
-    `wgmma` expects them. Where columns are whole panels, they are a dimension of their own, and a
-    box has `box_panels`; else a box has one. What is outside the matrix is copied as zeros.
+    `wgmma` expects them. Where a box has several panels and columns are whole panels, these are a
+    dimension of their own; else a box has one. What is outside the matrix is copied as zeros.
     """
     panel = _SWIZZLED_BYTES // _TYPES[dtype][1]
     sizes, box = (columns, rows), (panel, box_rows)
-    if columns % panel:
+    if columns % panel or box_panels == 1:
         return tensor_map(index, address, dtype, sizes, (stride,), box, _SWIZZLE_128)
     # Strides need not grow from one dimension to the next: the hardware adds up what they give.
     in_panels, strides = (panel, rows, columns // panel), (stride, panel)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from blockscale.formats import Format
 from blockscale.kernels.contract import Launch, Parts
 from blockscale.kernels.cuda.layout import fragments
-from blockscale.kernels.matmul.stream.build import NUMBERS
+from blockscale.kernels.matmul.fragments.groups import matrices
+from blockscale.kernels.matmul.fragments.numbers import unreadable
 from blockscale.kernels.matmul.stream.choice import stream_configs
-from blockscale.kernels.matmul.stream.config import Config, fits_bfloat16, matrices
+from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.product import Product
 from blockscale.kernels.matmul.stream.space import takes_wgmma
 from blockscale.layouts import Layout
-from blockscale.problem import Kind, Problem
+from blockscale.problem import Problem
 from blockscale.runtime import Device
 from blockscale.runtime.cuda import cuda_refusal
 
@@ -34,19 +35,9 @@ def reads(format: Format, device: Device) -> Layout | None:
 
 
 def refuses(problem: Problem) -> str | None:
-    refusal = cuda_refusal(problem.device)
+    refusal = cuda_refusal(problem.device) or unreadable(problem)
     if refusal is not None:
         return refusal
-    format, layout = problem.w_kind
-    wanted = fragments(format)
-    if wanted is None:
-        return f"knows no {format.spec}"
-    if layout != wanted:
-        return f"reads {wanted}, and w is in {layout}: w.prepare() once"
-    if "@" not in problem.x and problem.x not in NUMBERS:
-        return f"takes x in bfloat16 or float16, not {problem.x}"
-    if "@" in problem.x and not _is_exact_in_bfloat16(problem.x_kind):
-        return f"takes x as bfloat16, which {problem.x_kind} would be rounded to"
     if not 0 < matrices(problem) <= _MOST_MATRICES:
         return f"takes 1 to {_MOST_MATRICES} matrices, not {matrices(problem)}"
     most = _MOST_ROWS_WGMMA if takes_wgmma(problem) else _MOST_ROWS
@@ -55,11 +46,6 @@ def refuses(problem: Problem) -> str | None:
     if not stream_configs(problem):
         return f"needs more shared memory than {problem.target} has"
     return None
-
-
-def _is_exact_in_bfloat16(kind: Kind) -> bool:
-    """As scaled values of NVFP4 and of the MX formats are."""
-    return kind.layout.scales == "rows" and fits_bfloat16(kind.format)
 
 
 def configs(problem: Problem) -> tuple[Config, ...]:

@@ -6,17 +6,11 @@ from functools import lru_cache
 
 from blockscale.formats import Float
 from blockscale.kernels.cuda.enums import Element, Scale
-from blockscale.kernels.matmul.stream.config import (
-    Config,
-    decodes_x,
-    scales_weights,
-    x_dtype,
-)
+from blockscale.kernels.matmul.fragments.numbers import PAIRS, scales_weights, x_dtype
+from blockscale.kernels.matmul.stream.config import Config, decodes_x
 from blockscale.kernels.matmul.stream.shared_memory import shared_memory
 from blockscale.problem import Problem, parse_kind
 from blockscale.runtime.cuda import Build
-
-NUMBERS = {"bfloat16": "BFloat16x2", "float16": "Float16x2"}  # of x, two to a register
 
 
 def stream_build(problem: Problem, config: Config, symmetric: bool) -> Build:
@@ -30,9 +24,9 @@ def _specialised(
 ) -> Build:
     format = parse_kind(w).format
     element, floats = format.element, isinstance(format.element, Float)
-    multiplied = x if x in NUMBERS else "bfloat16"  # codes of x are decoded to it
+    multiplied = x if x in PAIRS else "bfloat16"  # codes of x are decoded to it
     defines: dict[str, str | int] = {
-        "BS_X": NUMBERS[multiplied],
+        "BS_X": PAIRS[multiplied],
         "BS_X_CODED": int("@" in x),
         "BS_ELEMENT": (Element[element.name.upper()] if floats else Element.TABLE).name,
         "BS_SCALE": Scale[format.scale.name.upper()].name,
@@ -43,14 +37,13 @@ def _specialised(
         "BS_N_WARPS": config.n_warps,
         "BS_K_WARPS": config.k_warps,
         "BS_STAGES": config.stages,
-        "BS_SPLITS": config.splits if config.cluster or config.splits == 1 else 0,
+        "BS_SPLITS": config.splits,
         "BS_TILE_K": config.tile_k,
         "BS_GATED": int(gated),
         "BS_RAGGED": int(ragged),
         "BS_SYMMETRIC": int(symmetric),
         "BS_CTAS_PER_SM": config.ctas_per_sm,
         "BS_WGMMA": int(config.wgmma),
-        "BS_CLUSTER": int(config.cluster),
     }
     scaled = scales_weights(format, multiplied, config.tile_m)
     defines |= {"BS_SCALES_WEIGHTS": int(scaled)}
@@ -60,14 +53,3 @@ def _specialised(
         defines |= {"BS_X_SCALE": Scale[coded.scale.name.upper()].name, "BS_X_BLOCK": coded.block}
     product = "HGMMA" if config.wgmma else "HMMA"
     return Build("stream.cu", "stream", tuple(defines.items()), needs=(product,))
-
-
-def builds(problem: Problem, config: Config) -> list[Build]:
-    """For the table a format is born with, frozen; then for any table, where that is another."""
-    format = problem.w_kind.format
-    table = format.codebook
-    mirrored = all(low == -high for low, high in zip(table, reversed(table), strict=True))
-    kinds = (
-        [True] if not table or format.element.bits < 4 else [True, False] if mirrored else [False]
-    )
-    return [stream_build(problem, config, symmetric) for symmetric in kinds]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp
 
-from blockscale.formats import E2M1, UE4M3, Float, Format
+from blockscale.formats import E2M1
 from blockscale.kernels.contract import Config as BaseConfig
+from blockscale.kernels.matmul.fragments.numbers import scales_weights, x_dtype
 from blockscale.kernels.matmul.stream.shared_memory import shared_memory
 from blockscale.problem import Problem
 from blockscale.runtime import Device
 
 STATIC_SHARED = 2048  # bytes that the kernel has for itself
-_BFLOAT16_BITS = 8  # that are significant
-_MOST_ROWS = 128  # the largest tile_m
 
 
 @dataclass(frozen=True)
@@ -63,45 +61,12 @@ class Config(BaseConfig):
         return shared_memory(self, format, scaled, problem.gated).total
 
 
-def x_dtype(problem: Problem) -> str:
-    """Of what is multiplied: quantised rows are decoded to bfloat16."""
-    return "bfloat16" if "@" in problem.x else problem.x
-
-
 def decodes_x(problem: Problem, config: Config) -> bool:
     """Whether the kernel decodes x itself: with more rows, CTAs would repeat too much of it."""
     if "@" not in problem.x or config.tile_m >= 8:
         return False
     format = problem.x_kind.format
     return format.element == E2M1 and format.block in (16, 32)
-
-
-def fits_bfloat16(format: Format) -> bool:
-    """Whether it holds every weight times its scale: products have the bits of both."""
-    element, scale = format.element, format.scale
-    return isinstance(element, Float) and (
-        element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS
-    )
-
-
-def scales_weights(format: Format, x: str, tile_m: int) -> bool:
-    """Whether weights are multiplied by their scales, and not the sums of blocks.
-
-    Where rows of x are many and bfloat16 has room for the product of weight and scale, or a table
-    is rounded to it anyway. NVFP4 fits float16 too. Infinities of E5M2 would meet scales that
-    bfloat16 rounds to zero.
-    """
-    element, scale = format.element, format.scale
-    if (element, scale, format.block) == (E2M1, UE4M3, 16):
-        return tile_m >= 8
-    infinite = isinstance(element, Float) and element.specials == "ieee"
-    fits = format.is_codebook or (fits_bfloat16(format) and not infinite)
-    return tile_m >= 16 and x == "bfloat16" and fits
-
-
-def matrices(problem: Problem) -> int:
-    """Of weights that a launch reads, at the most."""
-    return min(problem.groups, problem.m) if problem.ragged else problem.groups
 
 
 def cluster_places(device: Device, size: int) -> int:
@@ -111,26 +76,3 @@ def cluster_places(device: Device, size: int) -> int:
     a GPC. An H200 holds 39 clusters of 3, 30 of 4, 15 of 8: this gives as many, or one less.
     """
     return int(device.sms / size * (1 if size <= 2 else 0.89))
-
-
-def rows_each(problem: Problem) -> float:
-    """Rows of x of a matrix; of ragged groups, as many as one that has any has on average."""
-    if not problem.ragged:
-        return problem.m
-    return problem.m / max(problem.busy_matrices, 1)
-
-
-def rows_of_most(problem: Problem) -> int:
-    """Rows of x of a matrix; of ragged groups, so many that of those that have any only one in a
-    hundred has more, if rows fall on groups at random: it would read its weights once more."""
-    if not problem.ragged:
-        return problem.m
-    mean = problem.m / max(problem.groups, 1)
-    chance = exp(-mean)  # of a group to have so many rows
-    beyond = any_rows = 1 - chance
-    rows = 0
-    while beyond > any_rows / 100 and rows < min(problem.m, _MOST_ROWS):
-        rows += 1
-        chance *= mean / rows
-        beyond -= chance
-    return rows

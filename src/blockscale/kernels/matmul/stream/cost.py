@@ -17,7 +17,8 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from blockscale.kernels.matmul.stream.config import Config, decodes_x, rows_each
+from blockscale.kernels.matmul.fragments.groups import rows_each
+from blockscale.kernels.matmul.stream.config import Config, decodes_x
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
 from blockscale.problem import Problem
 from blockscale.runtime import Device

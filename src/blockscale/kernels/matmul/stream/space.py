@@ -12,15 +12,9 @@ from itertools import product
 from math import ceil
 
 from blockscale.formats import Float
-from blockscale.kernels.matmul.stream.config import (
-    STATIC_SHARED,
-    Config,
-    cluster_places,
-    matrices,
-    rows_of_most,
-    scales_weights,
-    x_dtype,
-)
+from blockscale.kernels.matmul.fragments.groups import matrices, rows_of_most
+from blockscale.kernels.matmul.fragments.numbers import scales_weights, x_dtype
+from blockscale.kernels.matmul.stream.config import STATIC_SHARED, Config, cluster_places
 from blockscale.problem import Problem
 
 MMA_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # rows of x that a CTA takes at a time
@@ -88,7 +82,7 @@ def _shared_out(shape: Config, problem: Problem) -> Iterator[Config]:
 def _rows_at_a_time(problem: Problem) -> Iterator[tuple[int, bool]]:
     """All rows in one turn where that can be; few may leave columns idle. Where `wgmma` can take
     more than 16 rows, `mma` never was faster."""
-    rows, together = rows_of_most(problem), takes_wgmma(problem)
+    rows, together = rows_of_most(problem, WGMMA_ROWS[-1]), takes_wgmma(problem)
     enough = [each for each in MMA_ROWS if each >= rows]
     # Up to 4 rows of codes are decoded by the kernel itself, with more by a kernel of its own.
     few = 4 if "@" in problem.x and rows <= 4 else 8

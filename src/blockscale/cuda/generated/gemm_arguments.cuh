@@ -1,4 +1,4 @@
-// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/matmul/stream/arguments.py.
+// Written by `python -m blockscale.kernels.cuda.headers` from blockscale/kernels/matmul/fragments/arguments.py.
 #pragma once
 #include "base.cuh"
 
@@ -44,10 +44,8 @@ struct Arguments {
     const u8* x_block_scale;  // where x is codes
     long long x_block_stride;
     const void* group_sizes;
-    float* partial;  // sums of the other splits
-    u32* arrivals;  // one counter for each output tile, zero between launches
 };
-static_assert(sizeof(Arguments) == 208, "as ctypes has it");
+static_assert(sizeof(Arguments) == 192, "as ctypes has it");
 static_assert(BS_OFFSET_OF(Arguments, m) == 0, "");
 static_assert(BS_OFFSET_OF(Arguments, n) == 4, "");
 static_assert(BS_OFFSET_OF(Arguments, k) == 8, "");
@@ -68,8 +66,6 @@ static_assert(BS_OFFSET_OF(Arguments, limit) == 160, "");
 static_assert(BS_OFFSET_OF(Arguments, x_block_scale) == 168, "");
 static_assert(BS_OFFSET_OF(Arguments, x_block_stride) == 176, "");
 static_assert(BS_OFFSET_OF(Arguments, group_sizes) == 184, "");
-static_assert(BS_OFFSET_OF(Arguments, partial) == 192, "");
-static_assert(BS_OFFSET_OF(Arguments, arrivals) == 200, "");
 
 }  // namespace bs::gemm
 
@@ -100,9 +96,11 @@ struct alignas(64) WgmmaArguments {
     const u8* x_block_scale;  // where x is codes
     long long x_block_stride;
     const void* group_sizes;
-    float* partial;  // sums of the other splits
-    u32* arrivals;  // one counter for each output tile, zero between launches
-    u8 end[48];
+    float* partial;  // sums of parts of tiles
+    u32* arrivals;  // flags, zero between launches
+    int band;  // tiles of x whose rows stay in the L2 cache
+    int split;  // whether tiles that fill no round are split along k
+    u8 end[40];
 };
 static_assert(sizeof(WgmmaArguments) == 896, "as ctypes has it");
 static_assert(BS_OFFSET_OF(WgmmaArguments, x_map) == 0, "");
@@ -130,6 +128,8 @@ static_assert(BS_OFFSET_OF(WgmmaArguments, x_block_stride) == 816, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, group_sizes) == 824, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, partial) == 832, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, arrivals) == 840, "");
-static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 848, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, band) == 848, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, split) == 852, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 856, "");
 
 }  // namespace bs::gemm

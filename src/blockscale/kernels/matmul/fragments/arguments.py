@@ -1,4 +1,4 @@
-"""What cuda/kernels/stream.cu is launched with: its structs, and tensor maps."""
+"""What kernels of fragments are launched with: structs, and tensor maps of weights."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from ctypes import Structure, c_ubyte, sizeof
 
 from blockscale.kernels.contract import Parts
 from blockscale.kernels.cuda.structs import Header, Member, fields
-from blockscale.kernels.matmul.stream.config import Config
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import tensor_map
 
 
 class Weight(Structure):
-    HEADER = Header("stream_arguments", "gemm")
+    HEADER = Header("gemm_arguments", "gemm")
     MEMBERS = (
         Member("const u8*", "codes"),
         Member("const u8*", "scale"),
@@ -26,7 +25,7 @@ class Weight(Structure):
 class Arguments(Structure):
     """Most products read the first 104 bytes alone: two cache lines of 64 bytes."""
 
-    HEADER = Header("stream_arguments", "gemm")
+    HEADER = Header("gemm_arguments", "gemm")
     MEMBERS = (
         Member("int", "m"),
         Member("int", "n"),
@@ -48,8 +47,6 @@ class Arguments(Structure):
         Member("const u8*", "x_block_scale", "where x is codes"),
         Member("long long", "x_block_stride"),
         Member("const void*", "group_sizes"),
-        Member("float*", "partial", "sums of the other splits"),
-        Member("u32*", "arrivals", "one counter for each output tile, zero between launches"),
     )
     _fields_ = fields(MEMBERS)
 
@@ -60,32 +57,38 @@ TensorMap = c_ubyte * 128  # a CUtensorMap
 class WgmmaArguments(Structure):
     """Of kernels for which TMA copies x and weights."""
 
-    HEADER = Header("stream_arguments", "gemm", alignment=64)  # that of tensor maps
+    HEADER = Header("gemm_arguments", "gemm", alignment=64)  # that of tensor maps
     MEMBERS = (
         Member("TensorMap", "x_map"),
         Member("TensorMap", "code_map", length=2),
         Member("TensorMap", "scale_map", length=2),
         *Arguments.MEMBERS,
-        Member("u8", "end", length=-sizeof(Arguments) % 64),
+        # Of the tiled GEMM:
+        Member("float*", "partial", "sums of parts of tiles"),
+        Member("u32*", "arrivals", "flags, zero between launches"),
+        Member("int", "band", "tiles of x whose rows stay in the L2 cache"),
+        Member("int", "split", "whether tiles that fill no round are split along k"),
+        Member("u8", "end", length=-(sizeof(Arguments) + 24) % 64),
     )
     _fields_ = fields(MEMBERS)
 
 
-def weight_maps(problem: Problem, config: Config, part: Parts) -> tuple[bytes, bytes]:
+def weight_maps(
+    problem: Problem, part: Parts, tiles_of_cta: int, tile_k: int
+) -> tuple[bytes, bytes]:
     """Of codes and scales in words of 4 bytes: [tile, unit of 64 k, word] and [tile, scale group of
-    eight blocks, word], of which a CTA takes its tiles and one stage at a time."""
+    eight blocks, word], of which a CTA takes its tiles of 16 rows and one stage at a time."""
     format = problem.w_kind.format
     tiles = problem.groups * -(-problem.n // 16)
-    of_cta = config.weight_rows // 16 // (2 if problem.gated else 1)
 
     def described(address: int, words: int, along_k: int, of_stage: int) -> bytes:
         sizes, strides = (words, along_k, tiles), (words, words * along_k)
-        box = words, of_stage, of_cta
+        box = words, of_stage, tiles_of_cta
         return tensor_map(part.codes.device.index, address, "uint32", sizes, strides, box)
 
     units, scale_groups = -(-problem.k // 64), -(-problem.k // (8 * format.block))
-    stage_groups = max(1, config.tile_k // (8 * format.block))
+    stage_groups = max(1, tile_k // (8 * format.block))
     return (
-        described(part.codes.data_ptr(), 32 * format.element.bits, units, config.tile_k // 64),
+        described(part.codes.data_ptr(), 32 * format.element.bits, units, tile_k // 64),
         described(part.scale.data_ptr(), 32, scale_groups, stage_groups),
     )

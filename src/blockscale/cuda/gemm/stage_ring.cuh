@@ -1,0 +1,130 @@
+// A ring of stages of 64 k that one warp fills by TMA and warpgroups read.
+//
+// Each stage has two mbarriers: `full` completes when its bytes have come, `empty` when all warps that read it are done.
+// In a cluster every CTA loads its share of the rows of x and sends it to all CTAs; so a stage is empty when the warps
+// of all CTAs have read theirs.
+#pragma once
+#include "gemm/work.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/tma.cuh"
+
+namespace bs::gemm {
+
+template <class Shape>
+struct StageRing {
+    static constexpr int STAGES = Shape::STAGES, CLUSTER = Shape::CLUSTER, BRANCHES = Shape::BRANCHES;
+    static constexpr int BRANCH_TILES = Shape::BRANCH_TILES;
+    static constexpr int STEP = Shape::Format::UNITS_PER_GROUP;  // k tiles of a scale group
+
+    u32 shared;    // address of the stages
+    u32 barriers;  // of `full`, then of `empty`
+    int slot = 0;
+    u32 parity = 0;  // of the phase that the barriers of the slot are in
+
+    BS_DEVICE StageRing(u32 shared, u32 barriers) : shared(shared), barriers(barriers) {}
+
+    BS_DEVICE void step_on() {
+        if (++slot == STAGES) slot = 0, parity ^= 1;
+    }
+
+    BS_DEVICE u32 full(int slot) const { return barriers + 8 * slot; }
+    BS_DEVICE u32 empty(int slot) const { return barriers + 8 * (STAGES + slot); }
+
+    // A stage holds x, then codes, then scales. Tiles of gate come before those of up.
+    BS_DEVICE u32 stage_of(int slot) const { return shared + slot * Shape::STAGE_BYTES; }
+    static BS_DEVICE u32 codes_in(u32 stage) { return stage + Shape::X_BYTES; }
+    static BS_DEVICE u32 scales_in(u32 stage) { return codes_in(stage) + Shape::CTA_TILES * Shape::CODE_BYTES; }
+
+    // By one thread, before anybody else in the cluster looks at the barriers.
+    BS_DEVICE void initialise() const {
+        for (int i = 0; i < STAGES; i++)
+            ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
+        ptx::mbarrier_init_fence();
+    }
+
+    // By one lane of each warp that read the slot.
+    BS_DEVICE void release(int slot) const {
+        if constexpr (CLUSTER == 1)
+            ptx::mbarrier_arrive(empty(slot));
+        else
+#pragma unroll
+            for (int rank = 0; rank < CLUSTER; rank++) ptx::mbarrier_arrive_at(empty(slot), rank);
+    }
+
+    // What is beyond k, the last tile of w or the last row of x becomes zero.
+    BS_DEVICE void load_weights(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int slot) const {
+        const u32 barrier = full(slot), stage = stage_of(slot);
+        ptx::mbarrier_arrive_expect_tx(barrier,
+                                       Shape::X_BYTES + Shape::CTA_TILES * (Shape::CODE_BYTES + Shape::SCALE_BYTES));
+        const int first_tile = tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
+#pragma unroll
+        for (int i = 0; i < BRANCHES; i++) {
+            ptx::tma::load(codes_in(stage) + i * (BRANCH_TILES * Shape::CODE_BYTES), a.code_map[i], 0, k_tile,
+                           first_tile, barrier);
+            ptx::tma::load(scales_in(stage) + i * (BRANCH_TILES * Shape::SCALE_BYTES), a.scale_map[i], 0,
+                           64 * k_tile / (8 * Shape::Format::BLOCK), first_tile, barrier);
+        }
+    }
+
+    BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int rank) const {
+        constexpr int ROWS = Shape::TILE_M / CLUSTER;  // that this CTA loads
+        const u32 to = stage_of(slot) + rank * ROWS * 128;
+        if constexpr (CLUSTER == 1)
+            ptx::tma::load(to, a.x_map, 64 * k_tile, tile.row, full(slot));
+        else
+            ptx::tma::load_multicast(to, a.x_map, 64 * k_tile, tile.row + rank * ROWS, full(slot), (1 << CLUSTER) - 1);
+    }
+
+    // All that this CTA multiplies, by one thread. Weights that nobody writes need not wait for the kernel before: those
+    // of the first stages come while it ends.
+    BS_DEVICE void produce(const typename Shape::Arguments& a, const TileOrder<Shape>& order, int rank) {
+        Work<Shape> work(order);
+        Segment segment;
+        bool more = work.take(segment);
+        OutputTile tile = order.at(segment.tile, rank);
+        int early = 0;
+        if (!Shape::RAGGED && a.weights_unchanged && more)
+            for (; early < min(STAGES, (segment.end - segment.first) * STEP); early++)
+                load_weights(a, tile, segment.first * STEP + early, early);
+        ptx::wait_for_prerequisites();
+        while (more) {
+#pragma unroll 1
+            for (int k_tile = segment.first * STEP; k_tile < segment.end * STEP; k_tile++) {
+                if (early-- <= 0) {
+                    ptx::mbarrier_wait(empty(slot), parity ^ 1);  // the first time at once
+                    load_weights(a, tile, k_tile, slot);
+                }
+                load_x(a, tile, k_tile, rank);
+                step_on();
+            }
+            more = work.take(segment);
+            tile = order.at(segment.tile, rank);
+        }
+    }
+};
+
+// The ring as a warp that multiplies sees it.
+template <class Shape>
+struct ReadRing : StageRing<Shape> {
+    using Ring = StageRing<Shape>;
+    static constexpr int k_warp = 0;
+
+    int lane, n_warp;
+
+    BS_DEVICE ReadRing(const Ring& ring) : Ring(ring), lane(threadIdx.x % 32), n_warp(threadIdx.x / 32) {}
+
+    // A warpgroup has 64 neighbouring rows of w in a product: 16 of each warp.
+    BS_DEVICE int tile_in_stage(int i) const {
+        return i % Shape::BRANCHES * Shape::BRANCH_TILES + n_warp / 4 * (4 * Shape::OUT_TILES) +
+               i / Shape::BRANCHES * 4 + n_warp % 4;
+    }
+    BS_DEVICE u32 codes_at(u32 stage, int i) const {
+        return Ring::codes_in(stage) + tile_in_stage(i) * Shape::CODE_BYTES;
+    }
+    BS_DEVICE u32 scales_at(u32 stage, int i) const {
+        return Ring::scales_in(stage) + tile_in_stage(i) * Shape::SCALE_BYTES;
+    }
+};
+
+}  // namespace bs::gemm

@@ -1,0 +1,85 @@
+// A GEMM for many rows of x, on Hopper:
+//
+//     out[m, n] = sum over k of x[m, k] * w[n, k] * scale[n, k / block]
+//
+// Operands. Weights are the A operand of wgmma, in registers, decoded and multiplied by their scales out of the layout
+// that gemm/stream.cuh reads too; rows of x are the columns of B, in shared memory. So a product is 64 rows of w by
+// TILE_M rows of x, and a weight is decoded once for TILE_M rows.
+//
+// Work. A CTA has WARPGROUPS warpgroups that decode and multiply, and one more, of which one thread brings operands by
+// TMA. CTAs are persistent: each takes output tiles, or parts of them along k, as gemm/work.cuh says, and while it stores
+// a tile, the operands of the next one come. CTAs of a cluster share rows of x. Parts of a tile are added in a fixed
+// order: the same call gives the same bits.
+#pragma once
+#include "gemm/partial_sums.cuh"
+#include "gemm/store_tile.cuh"
+#include "gemm/tiled_mainloop.cuh"
+#include "ptx/registers.cuh"
+
+namespace bs::gemm {
+
+// Rows of x that belong to no group are zero in the output.
+template <class Shape>
+BS_DEVICE void clear_rows_from(const typename Shape::Arguments& a, int first) {
+    const int ctas = gridDim.x * Shape::CLUSTER, cta = blockIdx.x * Shape::CLUSTER + blockIdx.y;
+    for (int row = first + cta; row < a.m; row += ctas)
+        for (int i = threadIdx.x; i < a.n; i += Shape::THREADS)
+            store_number(a.out, row * a.out_stride + i, 0.0f, Shape::OUT);
+}
+
+template <class Shape>
+BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape>& ring, const TileOrder<Shape>& order,
+                       u8* staging, int rank) {
+    typename Shape::Decoder decoders[Shape::BRANCHES];
+#pragma unroll
+    for (int i = 0; i < Shape::BRANCHES; i++) decoders[i].load(a.weight[i].table);
+    TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), decoders);
+    TileStore<Shape> end(a, staging);
+    const PartialSums<Shape> partial(a, rank);
+    Work<Shape> work(order);
+    for (Segment segment; work.take(segment);) {
+        mainloop.run(segment.end - segment.first, [&] { end.begin(order.at(segment.tile, rank)); });
+        if (segment.first > 0) {
+            partial.leave(mainloop.sums);
+            continue;
+        }
+        if (segment.end < work.groups)
+            work.for_other_parts(segment, [&](int cluster) { partial.add(mainloop.sums, cluster); });
+        end.store(mainloop.sums);
+    }
+}
+
+template <class Shape>
+BS_DEVICE void tiled(const typename Shape::Arguments& a) {
+    __shared__ u64 barriers[2 * Shape::STAGES];
+    u8* memory = ptx::dynamic_shared();
+    memory += -ptx::shared_address(memory) & 1023;  // where panels with TMA's 128-byte swizzle may start
+    u8* staging = memory + Shape::STAGES * Shape::STAGE_BYTES + Shape::N_WARPS * Shape::DECODED_BYTES;
+    int* starts = reinterpret_cast<int*>(staging + Shape::WARPGROUPS * Shape::STAGING_BYTES);
+    const int rank = Shape::CLUSTER > 1 ? blockIdx.y : 0;
+    StageRing<Shape> ring(ptx::shared_address(memory), ptx::shared_address(barriers));
+    if (threadIdx.x == 0) ring.initialise();
+    ptx::trigger_dependents();
+    if constexpr (Shape::CLUSTER > 1)
+        ptx::cluster_sync();
+    else
+        __syncthreads();
+    if constexpr (Shape::RAGGED) {
+        ptx::wait_for_prerequisites();  // the kernel before may have written the group sizes
+        find_starts<Shape>(a, starts);
+        clear_rows_from<Shape>(a, starts[a.groups]);
+    }
+    const TileOrder<Shape> order(a, starts);
+    if (threadIdx.x >= Shape::CONSUMERS) {
+        if constexpr (Shape::WARPGROUPS > 1) ptx::keep_registers<Shape::PRODUCER_REGISTERS>();
+        if (threadIdx.x == Shape::CONSUMERS) ring.produce(a, order, rank);
+        __syncwarp();
+    } else {
+        if constexpr (Shape::WARPGROUPS > 1) ptx::take_registers<Shape::CONSUMER_REGISTERS>();
+        ptx::wait_for_prerequisites();
+        consume<Shape>(a, ring, order, staging, rank);
+    }
+    if constexpr (Shape::CLUSTER > 1) ptx::cluster_sync();  // others may still write here or arrive here
+}
+
+}  // namespace bs::gemm

@@ -1,0 +1,48 @@
+// The shape of a tiled GEMM: a Config, which a kernel is specialised by, a Format of weights, and what follows from both.
+//
+//   TILE_M          rows of x of a CTA's tile: a multiple of 32, up to 256
+//   WARPGROUPS      that decode and multiply; one more brings the operands
+//   TILES_PER_WARP  tiles of 16 rows of w; with GATED they alternate between gate and up
+//   STAGES          of the ring, each of 64 k
+//   CLUSTER         CTAs with different rows of w and the same rows of x, which each of them loads a part of for all
+//   RAGGED          groups of rows of x belong to experts
+//   X, OUT          BFloat16x2 or Float16x2; the dtype of the output
+//
+// blockscale/kernels/matmul/sm90_gemm/shared_memory.py decides where things lie in shared memory.
+#pragma once
+#include "gemm/lift.cuh"
+#include "generated/gemm_arguments.cuh"
+
+namespace bs::gemm {
+
+template <class CONFIG, class FORMAT>
+struct TiledShape : CONFIG {
+    using Config = CONFIG;
+    using Format = FORMAT;
+    using X = typename Config::X;
+    using Arguments = WgmmaArguments;
+    using Lift = gemm::Lift<X, Format, true>;
+    using Decoder = decode::Decoder<X, Format::ELEMENT, Format::BITS, Format::SYMMETRIC>;
+
+    static constexpr bool SCALES_WEIGHTS = true;
+    static constexpr int TILE_K = 64, UNITS = 1, K_WARPS = 1, SUMS = 4;
+    static constexpr int N_WARPS = 4 * Config::WARPGROUPS;
+    static constexpr int CONSUMERS = 128 * Config::WARPGROUPS, THREADS = CONSUMERS + 128;
+    static constexpr int M_TILES = Config::TILE_M / 8;
+    static constexpr int BRANCHES = Config::GATED ? 2 : 1;
+    static constexpr int OUT_TILES = Config::TILES_PER_WARP / BRANCHES;      // of 16 columns of the output, of a warp
+    static constexpr int CTA_TILES = N_WARPS * Config::TILES_PER_WARP;       // of 16 rows of w
+    static constexpr int BRANCH_TILES = CTA_TILES / BRANCHES;
+    static constexpr int TILE_N = 16 * BRANCH_TILES;  // output columns of a CTA
+
+    // Registers of a thread, of two warpgroups that multiply: what the producer does without, they get. One warpgroup
+    // has enough.
+    static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+
+    static_assert(Config::TILE_M % (16 * Config::CLUSTER) == 0, "a CTA loads whole groups of 8 rows of x");
+    static_assert(Config::WARPGROUPS <= 2, "registers are shared out among so many");
+    static_assert(Config::TILE_M % 32 == 0, "32 rows of x are stored at a time");
+    static_assert(!Config::GATED || Config::TILES_PER_WARP % 2 == 0, "tiles alternate between gate and up");
+};
+
+}  // namespace bs::gemm

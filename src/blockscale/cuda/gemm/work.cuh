@@ -1,0 +1,65 @@
+// What a cluster does: parts of some tiles, then whole tiles (stream-K).
+//
+// Clusters take whole tiles in turn. Where their number is no multiple of that of clusters, some clusters would be idle
+// at the end. So the tiles that fill no round, and those of one round more, may be split: their scale groups, in a row,
+// are cut into as many equal parts as there are clusters. A part that begins inside a tile leaves its sums in memory; the
+// part with the beginning of that tile adds them, in order, and stores. It comes last in its cluster, when the others
+// have been done: these begin with theirs.
+#pragma once
+#include "gemm/tile_order.cuh"
+
+namespace bs::gemm {
+
+struct Segment {
+    int tile;        // in order
+    int first, end;  // scale groups: those of eight blocks of k
+};
+
+template <class Shape>
+struct Work {
+    int groups;   // scale groups of a tile
+    int count;    // of tiles
+    int each, rest;  // scale groups of a part of the tiles that are split: the first `rest` parts have one more
+    int at, end;  // of this cluster's part
+    int next;     // of the whole tiles
+
+    BS_DEVICE Work(const TileOrder<Shape>& order) {
+        const int clusters = gridDim.x;
+        constexpr int GROUP = 8 * Shape::Format::BLOCK;
+        groups = (order.a.k + GROUP - 1) / GROUP;
+        count = order.count();
+        const int left = count % clusters;
+        const int tiles = !order.a.split || left == 0 ? 0 : count < clusters ? left : left + clusters;
+        each = tiles * groups / clusters;
+        rest = tiles * groups - each * clusters;
+        at = part(blockIdx.x);
+        end = part(blockIdx.x + 1);
+        next = tiles + blockIdx.x;
+    }
+
+    // Where the part of a cluster begins.
+    BS_DEVICE int part(int cluster) const { return each * cluster + min(cluster, rest); }
+
+    BS_DEVICE bool take(Segment& segment) {
+        if (at < end) {
+            const int first = at % groups, taken = min(end - at, groups - first);
+            segment = Segment{at / groups, first, first + taken};
+            at += taken;
+            return true;
+        }
+        segment = Segment{next, 0, groups};
+        next += gridDim.x;
+        return segment.tile < count;
+    }
+
+    // The clusters that have the other parts of a tile whose beginning this cluster has, in order. With fewer scale
+    // groups than clusters some have none.
+    template <class Each>
+    BS_DEVICE void for_other_parts(const Segment& segment, const Each& each) const {
+        const int tile_end = (segment.tile + 1) * groups;
+        for (int cluster = blockIdx.x + 1; part(cluster) < tile_end; cluster++)
+            if (part(cluster) < part(cluster + 1)) each(cluster);
+    }
+};
+
+}  // namespace bs::gemm

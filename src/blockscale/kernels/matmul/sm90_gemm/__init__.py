@@ -1,0 +1,54 @@
+"""CUDA for many rows on Hopper: weights are decoded into registers and multiplied by wgmma.
+
+One mainloop, cuda/gemm/tiled.cuh, for every format and verb, specialised by the Config. It reads
+the layout that the stream kernel reads. It sums in float32 in a fixed order: the same call gives
+the same bits.
+"""
+
+from __future__ import annotations
+
+from blockscale.formats import Format
+from blockscale.kernels.contract import Launch, Parts
+from blockscale.kernels.cuda.layout import fragments
+from blockscale.kernels.matmul.fragments.numbers import scales_weights, unreadable, x_dtype
+from blockscale.kernels.matmul.sm90_gemm.choice import gemm_configs
+from blockscale.kernels.matmul.sm90_gemm.config import Config
+from blockscale.kernels.matmul.sm90_gemm.product import Product
+from blockscale.layouts import Layout
+from blockscale.problem import Problem
+from blockscale.runtime import Device
+from blockscale.runtime.cuda import cuda_refusal
+
+__all__ = ["NAME", "bind", "configs", "reads", "refuses"]
+
+NAME = "sm90_gemm"
+
+_FEWEST_ROWS = 64  # of a tile
+
+
+def reads(format: Format, device: Device) -> Layout | None:
+    return fragments(format) if device.wgmma and cuda_refusal(device) is None else None
+
+
+def refuses(problem: Problem) -> str | None:
+    refusal = cuda_refusal(problem.device)
+    if refusal is None and not problem.device.wgmma:
+        return f"multiplies by wgmma, which {problem.target} has not"
+    refusal = refusal or unreadable(problem)
+    if refusal is not None:
+        return refusal
+    if not scales_weights(problem.w_kind.format, x_dtype(problem), _FEWEST_ROWS):
+        return f"scales weights in x's dtype, and {x_dtype(problem)} does not hold them exactly"
+    if not gemm_configs(problem):
+        return f"needs more shared memory than {problem.target} has"
+    return None
+
+
+def configs(problem: Problem) -> tuple[Config, ...]:
+    return gemm_configs(problem)
+
+
+def bind(
+    problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
+) -> Launch:
+    return Product(problem, config, weights, frozen)

@@ -1,0 +1,82 @@
+"""How cuda/kernels/sm90_gemm.cu is shaped to a problem: the Config, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+from blockscale.kernels.contract import Config as BaseConfig
+from blockscale.problem import Problem
+
+TILE_K = 64  # k of a stage
+_LEAST_STEPS = 4  # k tiles of a part of a tile
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    tile_m: int  # rows of x
+    warpgroups: int  # that decode and multiply
+    tiles_per_warp: int  # of 16 rows of w each
+    stages: int
+    cluster: int  # CTAs that share rows of x
+    split: bool = False  # stream-K: tiles that fill no round of the clusters are split along k
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m} x {self.weight_rows} x {TILE_K}"
+        parts = [
+            f"tile {tile} (m x n x k) by wgmma",
+            f"{self.warpgroups} warpgroups and a producer",
+            f"{self.stages} stages",
+        ]
+        if self.cluster > 1:
+            parts.append(f"clusters of {self.cluster}")
+        if self.split:
+            parts.append("stream-K")
+        return ", ".join(parts)
+
+    @property
+    def threads(self) -> int:
+        return 128 * (self.warpgroups + 1)
+
+    @property
+    def weight_rows(self) -> int:
+        """That a CTA takes, of gate and up together."""
+        return 64 * self.tiles_per_warp * self.warpgroups
+
+    def tile_n(self, problem: Problem) -> int:
+        """Columns of the output of a CTA."""
+        return self.weight_rows // (2 if problem.gated else 1)
+
+    def n_tiles(self, problem: Problem) -> int:
+        """Along n, of a cluster."""
+        return ceil(problem.n / (self.cluster * self.tile_n(problem)))
+
+    def m_tiles(self, problem: Problem) -> int:
+        """Along m, of all groups; of ragged ones as many as there can be."""
+        if not problem.ragged:
+            return problem.groups * ceil(problem.m / self.tile_m)
+        busy = min(problem.groups, problem.m)
+        return busy + (problem.m - busy) // self.tile_m
+
+    def clusters(self, problem: Problem) -> int:
+        """That are launched: each stays for all its tiles."""
+        places = max(problem.device.sms // self.cluster, 1)
+        tiles = self.m_tiles(problem) * self.n_tiles(problem)
+        if self.split:
+            tiles = tiles * ceil(problem.k / TILE_K) // _LEAST_STEPS
+        return max(min(places, tiles), 1)
+
+    def partial_floats(self, problem: Problem) -> int:
+        """Of sums that CTAs leave for each other."""
+        return self.clusters(problem) * self.cluster * self.tile_m * self.weight_rows
+
+    def band(self, problem: Problem) -> int:
+        """Tiles of x that are multiplied by the same weights at about the same time.
+
+        Of the clusters that run at once, `band` have different rows of x for each rows of w: the
+        bytes that they read together are fewest where both sides of that rectangle are as long.
+        """
+        x_bytes = 2 * self.tile_m
+        w_bytes = self.cluster * self.weight_rows * problem.w_kind.format.bits_per_value / 8
+        wanted = round(sqrt(problem.device.sms / self.cluster * w_bytes / x_bytes))
+        return max(1, min(wanted, ceil(problem.m / self.tile_m)))

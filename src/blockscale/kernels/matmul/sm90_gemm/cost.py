@@ -1,0 +1,90 @@
+"""How long cuda/kernels/sm90_gemm.cu should take: rounds of tiles, each bound by what is slowest.
+
+Constants are fitted to a stored sweep by bench.fit_gemm and judged on another. Decoding and
+multiplying share the registers' bandwidth: a unit, 64 rows of w by 64 k, takes the cycles of its
+products and, beside them, some for decoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, erfc, exp, sqrt
+
+from blockscale.kernels.contract import Prediction
+from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
+from blockscale.problem import Problem
+
+
+@dataclass(frozen=True)
+class Constants:
+    multiply: float  # cycles of a unit's products, of those that the data sheet's rate gives
+    decode: float  # cycles of a unit, of a float of 4 bits
+    decode_table: float  # more, of a codebook
+    decode_bits: float  # more, for each bit beyond 4
+    tile: float  # cycles of a tile: filling the ring
+    store: float  # cycles for 1,024 results
+    split: float  # cycles of leaving sums and adding them, once
+    split_sums: float  # cycles for 1,024 sums
+    dram: float  # of the data sheet's rate
+
+
+CONSTANTS = Constants(
+    multiply=0.8574,
+    decode=145.7,
+    decode_table=19.28,
+    decode_bits=6.005,
+    tile=2687,
+    store=84.98,
+    split=1.538e04,
+    split_sums=95.52,
+    dram=0.85,
+)
+
+
+def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> Prediction:
+    device, c = problem.device, constants
+    format = problem.w_kind.format
+    clusters, tiles = config.clusters(problem), _tiles(problem, config)
+    group = 8 * format.block  # k, whose scales stand together
+    steps = ceil(problem.k / group) * (group // TILE_K)
+    products = 2.0 * 64 * config.tile_m * TILE_K / device.mma_flops_per_cycle * c.multiply
+    decoding = c.decode + c.decode_bits * (format.element.bits - 4)
+    decoding += c.decode_table if format.is_codebook else 0.0
+    outputs = config.tile_m * config.tile_n(problem) / 1024
+    units = steps * config.warpgroups * config.tiles_per_warp
+    tile = units * (products + decoding) + c.tile + c.store * outputs
+    if config.split and tiles % clusters:
+        sums = config.tile_m * config.weight_rows / 1024
+        parts = max(1.0, clusters / tiles)  # of a tile, to be added
+        cycles = tiles / clusters * tile + c.split + c.split_sums * sums * parts
+    else:
+        cycles = ceil(tiles / clusters) * tile
+    computing = cycles / device.sm_hz * 1e6
+    reading = problem.bytes / (device.dram_bytes_per_s * c.dram) * 1e6
+    if reading > computing:
+        return Prediction(reading, "DRAM")
+    return Prediction(computing, "tensor cores" if products > decoding else "decoding")
+
+
+def _tiles(problem: Problem, config: Config) -> float:
+    """Of a cluster; of ragged groups as many as are expected where rows fall on them at random."""
+    if not problem.ragged:
+        return config.m_tiles(problem) * config.n_tiles(problem)
+    return max(1, round(problem.groups * _expected_tiles(problem, config.tile_m))) * (
+        config.n_tiles(problem)
+    )
+
+
+def _expected_tiles(problem: Problem, tile_m: int) -> float:
+    """Of a group: of its tiles each exists with the chance that its rows are more than those of the
+    tiles before. Rows of a group are about normal, of few the chance of none is exact."""
+    mean = problem.m / max(problem.groups, 1)
+    if mean < 1:
+        return problem.busy_matrices / problem.groups
+    spread = sqrt(2 * mean)
+    expected, tile, chance = 0.0, 1, 1 - exp(-mean)
+    while chance > 1e-3:
+        expected += chance
+        chance = 0.5 * erfc((tile * tile_m + 0.5 - mean) / spread)
+        tile += 1
+    return expected

@@ -1,0 +1,57 @@
+"""A product by cuda/kernels/sm90_gemm.cu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockscale.kernels.contract import Prediction
+from blockscale.kernels.matmul.fragments.arguments import WgmmaArguments
+from blockscale.kernels.matmul.fragments.product import FragmentProduct, Shape
+from blockscale.kernels.matmul.sm90_gemm.build import gemm_build
+from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
+from blockscale.kernels.matmul.sm90_gemm.cost import cost
+from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_bytes
+from blockscale.kernels.matmul.sm90_gemm.workspace import workspace
+from blockscale.runtime.cuda import Build
+
+
+class Product(FragmentProduct):
+    _config: Config
+
+    def _shape(self) -> Shape:
+        problem, config = self._problem, self._config
+        return Shape(
+            WgmmaArguments,
+            (config.clusters(problem), config.cluster, 1),
+            config.threads,
+            shared_bytes(config, problem),
+            config.cluster,
+            x_box=(config.tile_m // config.cluster, 1),
+            tiles_of_cta=config.tile_n(problem) // 16,
+            tile_k=TILE_K,
+        )
+
+    def _fixed(self) -> Any:
+        arguments = super()._fixed()
+        arguments.band = self._config.band(self._problem)
+        arguments.split = self._config.split
+        return arguments
+
+    def _add_workspace(self, arguments: Any, stream: int) -> None:
+        problem, config = self._problem, self._config
+        if config.split:
+            flags = config.clusters(problem) * config.cluster * config.warpgroups
+            floats = config.partial_floats(problem)
+            partial, arrivals = workspace(self._device, stream, floats, flags)
+            arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
+
+    @property
+    def _has_workspace(self) -> bool:
+        return self._config.split
+
+    def _build(self, symmetric: bool) -> Build:
+        return gemm_build(self._problem, self._config, symmetric)
+
+    @property
+    def predicted(self) -> Prediction | None:
+        return cost(self._problem, self._config)

@@ -1,0 +1,62 @@
+"""How a CTA of cuda/gemm/tiled.cuh divides its shared memory: the only place that counts bytes.
+
+    stages of x, codes and scales | decoded scales | staging of results | starts of ragged groups
+
+The numbers enter a build as defines.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from blockscale.formats import Format
+from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
+from blockscale.problem import Problem
+
+_SWIZZLED = 1024  # where a panel with TMA's 128-byte swizzle may start
+_STAGED_ROWS, _STAGED_COLUMNS = 32, 64  # of a warpgroup
+_PADDING = 4  # floats, that spread the banks
+
+
+class SharedMemory(NamedTuple):
+    """Bytes."""
+
+    x_bytes: int  # of a stage
+    code_bytes: int  # of a tile of 16 rows, in a stage
+    scale_bytes: int  # of a tile of 16 rows, in a stage: eight blocks, which stand together
+    stage_bytes: int
+    decoded_bytes: int  # of one warp: scales as 16-bit floats
+    staging_bytes: int  # of a warpgroup
+
+    def defines(self) -> dict[str, str | int]:
+        """As kernels/sm90_gemm.cu names them."""
+        return {f"BS_{name.upper()}": value for name, value in self._asdict().items()}
+
+
+def shared_memory(config: Config, format: Format, out: str) -> SharedMemory:
+    tiles = 4 * config.tiles_per_warp * config.warpgroups
+    x, codes, scales = 2 * TILE_K * config.tile_m, 2 * TILE_K * format.element.bits, 128
+    stage = x + tiles * (codes + scales)
+    wide = out == "float32"
+    row = 4 * (_STAGED_COLUMNS + _PADDING) if wide else 2 * _STAGED_COLUMNS
+    return SharedMemory(
+        x_bytes=x,
+        code_bytes=codes,
+        scale_bytes=scales,
+        stage_bytes=-(-stage // _SWIZZLED) * _SWIZZLED,
+        decoded_bytes=4 * scales * config.tiles_per_warp,
+        staging_bytes=_STAGED_ROWS * row,
+    )
+
+
+def shared_bytes(config: Config, problem: Problem) -> int:
+    """That a launch asks for."""
+    memory = shared_memory(config, problem.w_kind.format, problem.out)
+    starts = 8 * (problem.groups + 1) if problem.ragged else 0
+    return (
+        _SWIZZLED
+        + config.stages * memory.stage_bytes
+        + 4 * config.warpgroups * memory.decoded_bytes
+        + config.warpgroups * memory.staging_bytes
+        + starts
+    )

@@ -1,0 +1,34 @@
+"""Every legal Config of the Hopper GEMM for a problem: what can run, with no word of speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from blockscale.kernels.matmul.sm90_gemm.config import Config
+from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_bytes
+from blockscale.problem import Problem
+
+ROWS = (64, 96, 128, 160, 192, 224, 256)
+_MOST_SUMS = 128  # registers of a thread; more would spill
+_LEAST_SHARED = 192  # rows of x from which on sharing them in a cluster was seen to pay
+_STAGES = (6, 5, 4, 3)
+_STATIC_SHARED = 1024  # bytes that the kernel has for itself, at the most
+
+
+def every_config(problem: Problem) -> Iterator[Config]:
+    for rows in ROWS:
+        for tiles in (2,) if problem.gated else (1, 2):
+            for cluster in (1, 2) if rows >= _LEAST_SHARED else (1,):
+                if rows // 2 * tiles <= _MOST_SUMS:
+                    yield from _with_stages(problem, Config(rows, 2, tiles, 0, cluster))
+
+
+def _with_stages(problem: Problem, config: Config) -> Iterator[Config]:
+    """As many as fit: fewer hide less latency. With tiles split along k and not."""
+    for stages in _STAGES:
+        config = replace(config, stages=stages)
+        if shared_bytes(config, problem) + _STATIC_SHARED <= problem.device.shared_per_cta:
+            yield config
+            yield replace(config, split=True)
+            return
