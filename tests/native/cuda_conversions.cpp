@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <type_traits>
 
+static int reciprocal_off;  // one library for all that a GPU may be off, since compiling takes long
+#define BS_RECIPROCAL_OFF reciprocal_off
+
 #include "numbers/dequantize_block.cuh"
 #include "numbers/run.cuh"
 #include "rows/packing.cuh"
@@ -115,6 +118,8 @@ extern "C" void quantize_blocks(int64_t rule, int64_t dtype, int64_t blocks, con
     static void (*const rules[])(const Call&) = {RULES};
     rules[rule]({dtype, blocks, x, tensor_scale, codebook, importance, codes, scales});
 }
+
+extern "C" void set_reciprocal_off(int off) { reciprocal_off = off; }
 
 // Since the last time this was asked.
 extern "C" int64_t blocks_that_were_not_near() {

@@ -34,21 +34,26 @@ BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: 
 OFF = (-2, 0, 2)  # units in the last place that a GPU's reciprocals may be from the nearest
 
 
-@cache
 def conversions(format, off=0):
-    return Conversions(format, off)
+    compiled = _conversions(format)
+    compiled.library.set_reciprocal_off(off)
+    return compiled
+
+
+@cache
+def _conversions(format):
+    return Conversions(format)
 
 
 class Conversions:
     """The compiled functions for one format."""
 
-    def __init__(self, format, off):
+    def __init__(self, format):
         rules = [f"RULE({cuda_search(r)},{carry_mantissa(format, r)})" for r in rules_of(format)]
         definitions = {
             "FORMAT": cuda_format(format),
             "RULES": ",".join(rules),
             "TENSOR_SCALE": TENSOR_SCALES.get(format.tensor_scale, "NONE"),
-            "BS_RECIPROCAL_OFF": off,
         }
         defined = [f"-D{name}={value}" for name, value in definitions.items()]
         self.library = host_library(
