@@ -60,7 +60,8 @@ def runs(kernel, *arguments, **options):
 def test_rows(placed, m):
     q, w = weight(placed, 100, 320)
     x, bias = torch.randn(m, 320).bfloat16(), torch.randn(100)
-    runs("stream", x.cuda(), w)
+    if m <= 64:
+        runs("stream", x.cuda(), w)
     for out_dtype in (torch.bfloat16, torch.float32):
         y = bs.linear(x.cuda(), w, bias.cuda(), out_dtype=out_dtype)
         check(q, y.cpu(), x.double(), exact(q), out_dtype, x.dtype, bias)
@@ -271,8 +272,9 @@ def test_rows_quantised_one_after_the_other():
 def test_more_rows_than_are_multiplied_at_a_time(some):
     q, w = weight(some, 200, 4096)
     x = torch.randn(200, 4096).bfloat16()
-    runs("stream", x.cuda(), w)
-    y = bs.matmul(x.cuda(), w)
+    problem, y = bs.explain(x.cuda(), w).problem, torch.empty(200, 200, device="cuda").bfloat16()
+    launch = stream.bind(problem, stream.configs(problem)[0], (as_groups(w.operand),))
+    launch(x.cuda(), (None,), None, y)
     check(q, y.cpu(), x.double(), exact(q), torch.bfloat16, x.dtype)
     assert torch.equal(bs.matmul(x.cuda(), w), y)
 
@@ -473,9 +475,9 @@ def test_many_rows(fmt, dtype):
     q, w = weight(fmt, 72, 256)
     x = torch.randn(300, 256).to(dtype)
     for each in (w, q.to("cuda")):
-        runs("cublas", x.cuda(), each)
+        assert bs.explain(x.cuda(), each).kernel in ("cublas", "sm90_gemm")
         y = bs.matmul(x.cuda(), each, out_dtype=torch.float32)
-        check_product(y.cpu(), x.double(), exact(q), torch.float32, dtype)
+        check_product(y.cpu(), x.double(), exact(q), torch.float32, dtype, roundings=2)
 
 
 def test_dequantize_of_fragments(placed):

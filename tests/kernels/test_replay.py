@@ -23,7 +23,7 @@ def test_it_launches_what_python_would(machine, q, shape, biased, dtype):
     assert out.dtype == dtype
     assert out.is_contiguous()
     by_python, by_c = machine.launches[-2:]
-    kind = plan.launch._arguments
+    kind = plan.launch._launched.arguments
     assert without_out(by_c, kind) == without_out(by_python, kind)
     arguments = kind.from_buffer_copy(by_c[3])
     assert arguments.out == out.data_ptr()
@@ -60,7 +60,7 @@ def test_other_verbs_are_launched_as_python_would(machine, unread, gated, biased
     out = replayed(gate, x, biases[0], biases[1] if gated else None, sizes, *more)
     assert out.shape == (5, N)
     by_python, by_c = machine.launches[-2:]
-    kind = plan.launch._arguments
+    kind = plan.launch._launched.arguments
     assert without_out(by_c, kind) == without_out(by_python, kind)
     arguments = kind.from_buffer_copy(by_c[3])
     assert arguments.out == out.data_ptr()
@@ -84,7 +84,7 @@ def test_kernels_that_need_a_map_of_x_get_it(machine, q, monkeypatch):
     assert replayed(q, x) is not None
     assert asked[-1] == asked[-2]
     by_python, by_c = (
-        plan.launch._arguments.from_buffer_copy(at[3]) for at in machine.launches[-2:]
+        plan.launch._launched.arguments.from_buffer_copy(at[3]) for at in machine.launches[-2:]
     )
     assert bytes(by_c.x_map) == bytes([len(asked)]) * 128
     by_python.x_map, by_python.out = by_c.x_map, by_c.out
@@ -98,7 +98,7 @@ def test_rows_of_something_larger_are_taken_where_they_are(machine, q):
     plan = machine.plan(q, x)
     settle(x, q)
     assert replayed(q, x) is not None
-    arguments = plan.launch._arguments.from_buffer_copy(machine.launches[-1][3])
+    arguments = plan.launch._launched.arguments.from_buffer_copy(machine.launches[-1][3])
     assert (arguments.x, arguments.x_stride) == (x.data_ptr(), 2 * K)
 
 
@@ -109,7 +109,7 @@ def test_the_last_of_many_tokens(machine, q, cut):
     settle(x, q)
     assert replayed(q, x) is not None
     by_python, by_c = machine.launches[-2:]
-    kind = plan.launch._arguments
+    kind = plan.launch._launched.arguments
     assert without_out(by_c, kind) == without_out(by_python, kind)
     assert kind.from_buffer_copy(by_c[3]).x_stride == 5 * K
 

@@ -30,7 +30,10 @@ def test_tensor_scales_are_watched_like_codes(machine, q):
     q.tensor_scale.mul_(2)
     assert replayed(q, x) is None
     bs.matmul(x, q)
-    assert plan.launch._arguments.from_buffer_copy(machine.launches[-1][3]).weights_unchanged == 0
+    assert (
+        plan.launch._launched.arguments.from_buffer_copy(machine.launches[-1][3]).weights_unchanged
+        == 0
+    )
 
 
 def test_another_up_activation_or_sizes_are_left_to_python(machine, unread, monkeypatch):
@@ -168,7 +171,9 @@ def test_weights_that_change_settle_again(machine, q):
         del machine.launches[:]
         for _ in range(5):
             bs.matmul(x, q)
-        kinds = [plan.launch._arguments.from_buffer_copy(each[3]) for each in machine.launches]
+        kinds = [
+            plan.launch._launched.arguments.from_buffer_copy(each[3]) for each in machine.launches
+        ]
         settled.append([each.weights_unchanged for each in kinds])
         assert machine.kernels - before == (0 if len(settled) == 1 else 1)
         assert len(q.replays) == 1
@@ -186,7 +191,7 @@ def test_weights_of_inference_have_no_version(machine, frozen):
         settle(x, q)
         out = replayed(q, x)
         assert out.is_inference()
-    kind = plan.launch._arguments
+    kind = plan.launch._launched.arguments
     assert kind.from_buffer_copy(machine.launches[-1][3]).weights_unchanged == frozen
 
 
@@ -199,7 +204,7 @@ def test_weights_that_nobody_has_frozen_are_read_after_the_kernel_ahead(machine)
     for _ in range(3):
         assert replayed(q, x) is not None
     told = [
-        plan.launch._arguments.from_buffer_copy(each[3]).weights_unchanged
+        plan.launch._launched.arguments.from_buffer_copy(each[3]).weights_unchanged
         for each in machine.launches
     ]
     assert told == 6 * [0]

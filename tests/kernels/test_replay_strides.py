@@ -66,5 +66,5 @@ def test_tensors_without_strides_are_contiguous(machine, q, without_strides, sha
     settle(x, q, bias)
     out = replayed(q, x, bias)
     assert out.shape == (*shape, N)
-    told = plan.launch._arguments.from_buffer_copy(machine.launches[-1][3])
+    told = plan.launch._launched.arguments.from_buffer_copy(machine.launches[-1][3])
     assert (told.x, told.x_stride) == (x.data_ptr(), K)

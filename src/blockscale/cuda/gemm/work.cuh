@@ -17,11 +17,11 @@ struct Segment {
 
 template <class Shape>
 struct Work {
-    int groups;   // scale groups of a tile
-    int count;    // of tiles
+    int groups;      // scale groups of a tile
+    int count;       // of tiles
     int each, rest;  // scale groups of a part of the tiles that are split: the first `rest` parts have one more
-    int at, end;  // of this cluster's part
-    int next;     // of the whole tiles
+    int at, end;     // of this cluster's part
+    int next;        // of the whole tiles
 
     BS_DEVICE Work(const TileOrder<Shape>& order) {
         const int clusters = gridDim.x;

@@ -1,0 +1,74 @@
+"""The choice of a config for the Hopper GEMM: what is legal, and what is predicted to be fast, held
+to what was measured. No GPU is needed."""
+
+from statistics import median
+
+import pytest
+
+import blockscale as bs
+from bench import fit_gemm
+from bench.fit_stream import SWEEPS
+from blockscale import ops
+from blockscale.kernels.cuda.layout import fragments
+from blockscale.kernels.matmul import sm90_gemm
+from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_bytes
+from blockscale.kernels.matmul.sm90_gemm.space import every_config
+from blockscale.problem import Kind, Problem
+from blockscale.runtime import gpu
+
+
+def problem(fmt=bs.NVFP4, **facts):
+    facts = {"verb": "matmul", "x": "bfloat16", "out": "bfloat16", "device": gpu("sm_90"), **facts}
+    return Problem(w=str(Kind(fmt, fragments(fmt))), **facts)
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """A draw that no constant was fitted to."""
+    return fit_gemm.read([SWEEPS / "h200_gemm_draw2.jsonl"])
+
+
+def test_choices_on_problems_that_nothing_was_fitted_to(judged):
+    assert len(judged) >= 60
+    regrets = [fit_gemm.regret(each) for each in judged]
+    assert median(regrets) <= 1.03
+    assert sorted(regrets)[-2] <= 1.12
+    assert max(regrets) <= 1.24  # one problem of ragged experts, whose sizes no host knows
+
+
+def test_predictions_on_problems_that_nothing_was_fitted_to(judged):
+    wrong = [
+        abs(fit_gemm.cost(each.problem, config).microseconds / time - 1)
+        for each in judged
+        for config, time in each.times.items()
+        if time < 1.5 * min(each.times.values())
+    ]
+    assert median(wrong) < 0.06
+
+
+@pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT5, bs.MXFP8], ids=str)
+def test_every_config_fits(some):
+    for asked in (
+        problem(some, m=500, n=4096, k=4096),
+        problem(some, m=500, n=4096, k=4096, out="float32"),
+        problem(some, m=900, n=512, k=512, groups=256, ragged=True, verb="grouped_matmul"),
+    ):
+        configs = list(every_config(asked))
+        assert configs
+        for config in configs:
+            assert shared_bytes(config, asked) <= asked.device.shared_per_cta
+            assert config.tile_m * config.tiles_per_warp <= 256
+
+
+def test_many_rows_are_its_own_and_few_are_not():
+    assert ops.choose(problem(m=16, n=8192, k=8192)).kernel.NAME == "stream"
+    assert ops.choose(problem(m=512, n=8192, k=8192)).kernel is sm90_gemm
+    assert "is for 33 rows" in sm90_gemm.refuses(problem(m=16, n=8192, k=8192))
+
+
+def test_refusals():
+    refused = sm90_gemm.refuses
+    assert "wgmma" in refused(problem(m=512, n=512, k=512, device=gpu("sm_100")))
+    assert "does not hold them exactly" in refused(
+        problem(bs.KBIT4, m=512, n=512, k=512, x="float16")
+    )

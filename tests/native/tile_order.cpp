@@ -1,0 +1,91 @@
+// The order of tiles and the parts of split ones, as the clusters of a tiled GEMM see them.
+//
+//     tile_order M N K GROUPS RAGGED CLUSTERS SPLIT BAND [rows of each group]
+//
+// Every scale group of every tile must be multiplied by exactly one cluster, the parts of a tile must be those that its
+// first part adds, in order, and tiles must cover the output once.
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "gemm/work.cuh"
+
+using namespace bs;
+
+template <bool IS_RAGGED>
+struct Shape {
+    static constexpr int TILE_M = 64, TILE_N = 128, CLUSTER = 2, THREADS = 384;
+    static constexpr bool RAGGED = IS_RAGGED;
+    struct Format {
+        static constexpr int BLOCK = 16, UNITS_PER_GROUP = 2;
+    };
+    using Arguments = gemm::WgmmaArguments;
+};
+
+static void expect(bool so, const char* what) {
+    if (so) return;
+    std::fprintf(stderr, "not so: %s\n", what);
+    std::exit(1);
+}
+
+template <bool RAGGED>
+void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
+    using S = Shape<RAGGED>;
+    std::vector<int> starts(2 * (a.groups + 1), 0);
+    for (int g = 0; g < a.groups && RAGGED; g++) {
+        starts[g + 1] = starts[g] + rows[g];
+        starts[a.groups + 2 + g] = starts[a.groups + 1 + g] + gemm::TileOrder<S>::tiles_of(rows[g]);
+    }
+    const gemm::TileOrder<S> order(a, starts.data());
+    std::map<int, std::map<int, std::pair<int, int>>> parts;  // tile -> first scale group -> end, cluster
+    int groups = 0;
+    for (unsigned c = 0; c < gridDim.x; c++) {
+        blockIdx.x = c;
+        gemm::Work<S> work(order);
+        groups = work.groups;
+        for (gemm::Segment s; work.take(s);) {
+            expect(s.first < s.end && s.end <= groups, "parts have scale groups of their tile");
+            expect(parts[s.tile].emplace(s.first, std::make_pair(s.end, int(c))).second, "a part is taken once");
+        }
+    }
+    expect(int(parts.size()) == order.count(), "every tile is taken");
+    for (const auto& [tile, each] : parts) {
+        int at = 0;
+        std::vector<int> others;
+        for (const auto& [first, end] : each) {
+            expect(first == at, "parts follow each other");
+            if (first > 0) others.push_back(end.second);
+            at = end.first;
+        }
+        expect(at == groups, "a tile is whole");
+        blockIdx.x = each.at(0).second;
+        const gemm::Work<S> work(order);
+        std::vector<int> added;
+        if (each.at(0).first < groups)
+            work.for_other_parts(gemm::Segment{tile, 0, each.at(0).first}, [&](int c) { added.push_back(c); });
+        expect(added == others, "the first part adds the others in order");
+    }
+    std::map<std::tuple<int, int, int>, int> seen;  // group, row, tile along n
+    for (int index = 0; index < order.count(); index++)
+        for (int rank = 0; rank < S::CLUSTER; rank++) {
+            const gemm::OutputTile t = order.at(index, rank);
+            expect(t.row < t.end, "a tile has rows");
+            seen[{t.group, t.row, t.n_tile}]++;
+        }
+    for (const auto& each : seen) expect(each.second == 1, "a tile of the output comes once");
+    expect(int(seen.size()) == S::CLUSTER * order.count(), "no two are the same");
+}
+
+int main(int argc, char** argv) {
+    int facts[8];
+    for (int i = 0; i < 8; i++) facts[i] = std::atoi(argv[1 + i]);
+    gemm::WgmmaArguments a{};
+    a.m = facts[0], a.n = facts[1], a.k = facts[2], a.groups = facts[3], a.split = facts[6], a.band = facts[7];
+    gridDim = {unsigned(facts[5]), 2, 1};
+    std::vector<int> rows;
+    for (int i = 9; i < argc; i++) rows.push_back(std::atoi(argv[i]));
+    facts[4] ? check<true>(a, rows) : check<false>(a, rows);
+    std::puts("right");
+}
