@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from blockscale.kernels.contract import Prediction
@@ -38,12 +39,15 @@ class Product(FragmentProduct):
         return arguments
 
     def _add_workspace(self, arguments: Any, stream: int) -> None:
+        partial, arrivals = workspace(self._device, stream, *self._workspace_sizes)
+        arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
+
+    @cached_property
+    def _workspace_sizes(self) -> tuple[int, int]:
+        """Of sums, and of flags that say that they are there."""
         problem, config = self._problem, self._config
-        if config.split:
-            flags = config.clusters(problem) * config.cluster * config.warpgroups
-            floats = config.partial_floats(problem)
-            partial, arrivals = workspace(self._device, stream, floats, flags)
-            arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
+        flags = config.clusters(problem) * config.cluster * config.warpgroups
+        return config.partial_floats(problem), flags
 
     @property
     def _has_workspace(self) -> bool:
