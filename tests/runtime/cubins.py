@@ -83,11 +83,18 @@ def loads_too_early(code: list[sass.Instruction], build: Build, target: str) -> 
     ]
 
 
+def products_are_serial(code: list[sass.Instruction]) -> bool:
+    """Whether the compiler makes a warpgroup wait after every product, as it does where registers
+    are short: "gsb0" ends a group of products, of which each has four."""
+    products = [each for each in code if each.opcode.startswith("HGMMA")]
+    return 2 * sum("gsb0" in each.operands for each in products) > len(products)
+
+
 def _pointers(build: Build) -> sass.Arguments:
     """The products read weights early, which nobody writes any more; other kernels read nothing."""
-    if build.entry != "stream":
+    if build.entry not in ("stream", "sm90_gemm"):
         return sass.Arguments()
-    wide = dict(build.defines)["BS_WGMMA"]
+    wide = dict(build.defines).get("BS_WGMMA", 1)
     struct = WgmmaArguments if wide else Arguments
 
     def places(*names: str) -> tuple[range, ...]:

@@ -59,6 +59,8 @@ def test_every_kernel_compiles_and_does_not_spill(verb, target):
             f"{name}: {load} before it has waited for the kernel ahead"
             for load in cubins.loads_too_early(listing, build, target)
         ]
+        if cubins.products_are_serial(listing):
+            complaints.append(f"{name}: every product is waited for")
         there = cubins.opcodes(listing)
         for instruction in build.needs:
             if not any(each.startswith(instruction) for each in there):
