@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from blockscale.formats import E2M1, UE4M3, Float, Format
 from blockscale.kernels.cuda.layout import fragments
+from blockscale.kernels.decoded import fits_bfloat16
 from blockscale.problem import Kind, Problem
 
 PAIRS = {"bfloat16": "BFloat16x2", "float16": "Float16x2"}  # of x, two to a register
-_BFLOAT16_BITS = 8  # that are significant
 _FEWEST_ROWS = 16  # of x, from which on scaling each weight pays
 
 
 def x_dtype(problem: Problem) -> str:
     """Of what is multiplied: quantised rows are decoded to bfloat16."""
     return "bfloat16" if "@" in problem.x else problem.x
-
-
-def fits_bfloat16(format: Format) -> bool:
-    """Whether it holds every weight times its scale: products have the bits of both."""
-    element, scale = format.element, format.scale
-    return isinstance(element, Float) and (
-        element.mantissa + 1 + scale.mantissa + 1 <= _BFLOAT16_BITS
-    )
 
 
 def scales_weights(format: Format, x: str, tile_m: int) -> bool:
