@@ -27,6 +27,7 @@ from bench.codebook_tables import codebooks  # noqa: E402
 from bench.counters_tables import gpu_counters  # noqa: E402
 from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
 from bench.decode_tables import decoding  # noqa: E402
+from bench.gemm_tables import gpu_gemm  # noqa: E402
 from bench.quality_tables import importance  # noqa: E402
 from bench.tables import performance, speed  # noqa: E402
 from bench.verbs_tables import gpu_verbs  # noqa: E402
@@ -136,6 +137,7 @@ GENERATORS = {
     "decoding": decoding,
     "gpu_speed": gpu_speed,
     "gpu_performance": gpu_performance,
+    "gpu_gemm": gpu_gemm,
     "gpu_verbs": gpu_verbs,
     "gpu_counters": gpu_counters,
     "quality": quality,
