@@ -58,7 +58,6 @@ def run(*command, **environment):
     )  # fmt: skip
 
 
-@pytest.mark.skip(reason="hangs in torch's OpenMP in a child of fork; not understood yet")
 @pytest.mark.fault(
     "any one allocation of a native call is refused, or all from some one on",
     outcome="MemoryError that names the bytes, or the right result; the next call is right",

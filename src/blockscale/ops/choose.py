@@ -47,19 +47,20 @@ def choose(problem: Problem) -> Choice:
 
 
 def by_rule(problem: Problem) -> Choice:
+    takers = [kernel for kernel in KERNELS[problem.verb] if kernel.refuses(problem) is None]
+    if not takers:
+        raise RuntimeError(f"no kernel takes {problem}: reference must refuse nothing")
+    first, *others = (Choice(kernel, kernel.configs(problem)[0], BY_RULE) for kernel in takers)
+    if len(others) < 2:  # behind it stands the reference alone, which predicts nothing
+        return first
     found: tuple[float, Choice] | None = None  # microseconds, as predicted
-    kernels = KERNELS[problem.verb]
-    for kernel in kernels:
-        if kernel.refuses(problem) is not None:
-            continue
-        choice = Choice(kernel, kernel.configs(problem)[0], BY_RULE)
-        is_last = kernel is kernels[-1]  # the reference, which predicts nothing
-        predicted = None if is_last else kernel.bind(problem, choice.config).predicted
+    for choice in (first, *others):
+        predicted = choice.kernel.bind(problem, choice.config).predicted
         if predicted is None:
             return found[1] if found else choice
         if found is None or predicted.microseconds < found[0]:
             found = predicted.microseconds, choice
-    raise RuntimeError(f"no kernel takes {problem}: reference must refuse nothing")
+    raise RuntimeError(f"{problem}: the reference predicts a time, which it must not")
 
 
 def bind(problem: Problem, weights: tuple[Parts, ...] = (), frozen: bool = False) -> Launch:
