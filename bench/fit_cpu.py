@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 from bench.cpu_sweep import AGAIN
 from bench.sweep import problem_of
+from blockscale.kernels.matmul.cpu import by_time
 from blockscale.kernels.matmul.cpu_constants import CONSTANTS, Constants, Machine
-from blockscale.kernels.matmul.cpu_cost import PREDICTED, count, predict, ranked
+from blockscale.kernels.matmul.cpu_cost import FITTED_AS, PREDICTED, count, predict
 from blockscale.problem import Problem
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
@@ -37,7 +38,7 @@ class Timed(NamedTuple):
     problem: Problem
     isa: str
     machine: Machine
-    seconds: dict[str, float]  # of algorithms with constants, the best round
+    seconds: dict[str, float]  # by algorithm, the best round
     noise: float  # two times of the same algorithm, the larger over the smaller
 
 
@@ -48,7 +49,7 @@ def read(paths: Iterable[str | Path]) -> list[Timed]:
         rates = json.loads(first)["rates"]
         for line in lines:
             facts, isa, threads, times = json.loads(line)
-            seconds = {name: times[name][0] for name in times if name in PREDICTED}
+            seconds = {name: times[name][0] for name in times if name != AGAIN}
             again, same = times[AGAIN][0], times[next(iter(times))][0]
             noise = max(again, same) / min(again, same)
             machine = Machine(threads, *rates[str(threads)])
@@ -83,7 +84,8 @@ def fit(timed: Sequence[Timed], start: Constants, isa: str) -> Constants:
     names = _flat(start)
     begin = [math.log(value) for _, _, value in names]
     works = [
-        (each, {name: count(each.problem, name, isa) for name in each.seconds}) for each in timed
+        (each, {name: count(each.problem, name, isa) for name in each.seconds if name in PREDICTED})
+        for each in timed
     ]
 
     def residuals(logarithms: Sequence[float]) -> list[float]:
@@ -109,12 +111,14 @@ def judged(
     number of threads. `int8` has no rivals."""
     found: dict[str, list[float]] = {}
     for each in timed:
+        known = constants[FITTED_AS.get(each.isa, each.isa)]
         exact = {name: each.seconds[name] for name in each.seconds if name != "int8"}
         times = {
-            name: predict(count(each.problem, name, each.isa), constants[each.isa], machine).seconds
+            name: predict(count(each.problem, name, each.isa), known, machine).seconds
             for name in exact
+            if name in PREDICTED
         }
-        chosen = ranked(times)[0]
+        chosen = next(name for name in by_time(each.problem, each.isa, times) if name in exact)
         found.setdefault(each.isa, []).append(exact[chosen] / min(exact.values()))
     return found
 

@@ -18,7 +18,7 @@ from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import device_of
 
-JUDGE = fit_cpu.SWEEPS / "xeon_avx512_cpu_draw2.jsonl"
+JUDGES = [fit_cpu.SWEEPS / f"xeon_{each}_cpu_draw2.jsonl" for each in ("avx512", "amx")]
 needs_native = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 
 
@@ -124,10 +124,10 @@ def test_explain_tells_the_time_its_bound_and_the_next_algorithm(monkeypatch):
     assert ", with stream on " in second
 
 
-@pytest.mark.parametrize("isa", CONSTANTS)
+@pytest.mark.parametrize("isa", [*CONSTANTS, "amx"])
 def test_the_choice_is_near_the_best_on_a_draw_that_did_not_fit_it(isa):
     """By what docs/design/0007-choosing.md records of it; the constants are those in the source."""
-    timed = [each for each in fit_cpu.read([JUDGE]) if each.isa == isa]
+    timed = [each for each in fit_cpu.read(JUDGES) if each.isa == isa]
     ratios = fit_cpu.judged(timed, CONSTANTS, FITTED_ON)[isa]
     assert len(ratios) >= 30
     assert median(ratios) <= 1.01

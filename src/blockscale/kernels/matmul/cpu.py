@@ -45,8 +45,8 @@ __all__ = ["NAME", "bind", "configs", "reads", "refuses"]
 NAME = "cpu"
 _PANEL_FLOATS = 1 << 21  # weights that are decoded or packed at a time: 8 MB at most
 
-# Rows of x for each matrix from which `amx` overtakes `stream`, as measured on a Xeon with AMX
-# (docs/performance.md). A rule: no sweep of such a CPU is stored to fit a prediction to.
+# Rows of x for each matrix from which `amx` overtakes `stream` on a Xeon. A rule, which two stored
+# sweeps hold to what was measured (docs/design/0007-choosing.md).
 _AMX_ROWS = 5
 
 
@@ -98,11 +98,16 @@ def algorithms(problem: Problem, isa: str) -> list[str]:
     if not streams(format) or not (layout == CPU_TILES or can_pack(format, layout)):
         return [] if problem.deterministic else ["panels"]
     times = {each: cost(problem, each, isa, FITTED_ON).seconds for each in ("stream", "gemm")}
-    legal = ranked(times)
+    return by_time(problem, isa, times)
+
+
+def by_time(problem: Problem, isa: str, times: dict[str, float]) -> list[str]:
+    """The algorithms whose seconds are given and those that go by a rule, the fastest first."""
+    legal, bits = ranked(times), problem.w_kind.format.element.bits
     if isa == "amx" and problem.x == "bfloat16":
         rows = problem.m / max(problem.groups, 1) if problem.ragged else problem.m
         legal.insert(0 if rows >= _AMX_ROWS else 1, "amx")
-    if "@" in problem.x and problem.x_kind.format == INT8 and format.element.bits in (2, 4):
+    if "@" in problem.x and problem.x_kind.format == INT8 and bits in (2, 4):
         legal.insert(0, "int8")
     return legal
 

@@ -21,7 +21,7 @@ PREDICTED = ("stream", "gemm", "int8")  # algorithms with constants
 _TILE_N, _CHUNK = 16, 32
 _OVERLAP = 3.0  # exponent of the p-norm: halfway between a sum and a maximum, by the sweeps
 _TIE = 1.03  # times that are nearer to each other than two measurements of one thing are
-_FITTED_AS = {"amx": "avx512"}  # all but the products by tiles is the code of this instruction set
+FITTED_AS = {"amx": "avx512"}  # all but the products by tiles is the code of this instruction set
 
 
 @dataclass(frozen=True)
@@ -130,4 +130,4 @@ def ranked(times: dict[str, float]) -> list[str]:
 
 
 def cost(problem: Problem, algorithm: str, isa: str, machine: Machine) -> Cost:
-    return predict(count(problem, algorithm, isa), CONSTANTS[_FITTED_AS.get(isa, isa)], machine)
+    return predict(count(problem, algorithm, isa), CONSTANTS[FITTED_AS.get(isa, isa)], machine)
