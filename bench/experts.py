@@ -193,10 +193,15 @@ def _layer(x: Tensor, weights: tuple[bs.QTensor, ...], sizes: Tensor) -> Tensor:
 
 
 def _plain_layer(x: Tensor, weights: tuple[Tensor, Tensor], ends: Tensor) -> Tensor:
-    grouped = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
     gate_up, down = weights
-    gate, up = grouped(x, gate_up.transpose(1, 2), offs=ends).chunk(2, dim=1)
-    return grouped(silu(gate) * up, down.transpose(1, 2), offs=ends)
+    gate, up = grouped_mm(x, gate_up.transpose(1, 2), ends).chunk(2, dim=1)
+    return grouped_mm(silu(gate) * up, down.transpose(1, 2), ends)
+
+
+def grouped_mm(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
+    """torch's, whose name depends on its version."""
+    multiply = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
+    return multiply(x, w, offs=ends)
 
 
 def _weights(

@@ -156,9 +156,17 @@ class ExpertLayer:
     tokens: tuple[int, ...] = (1, 4, 16, 64, 256)
 
 
+_MANY_TOKENS = (16, 256, 1024, 4096)
+
 EXPERT_LAYERS: tuple[ExpertLayer, ...] = (
     ExpertLayer(model="Qwen3-Coder-Next", experts=512, top=10, hidden=2048, inner=512),
     ExpertLayer(model="GLM-4.7-Flash", experts=64, top=4, hidden=2048, inner=1536),
+    ExpertLayer(
+        model="GPT-OSS 120B", experts=128, top=4, hidden=2880, inner=2880, tokens=_MANY_TOKENS
+    ),
+    ExpertLayer(
+        model="DeepSeek-V3", experts=256, top=8, hidden=7168, inner=2048, tokens=_MANY_TOKENS
+    ),
 )
 
 

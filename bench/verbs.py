@@ -21,7 +21,7 @@ from types import ModuleType
 import torch
 from rich.console import Console
 
-from bench import batched_gemv, experts, gpu_quantize, host_cost
+from bench import batched_gemv, experts, gpu_quantize, host_cost, quantized_products
 from bench.cuda_timing import CudaClock
 from bench.duel import told
 from bench.machine import commit, describe_gpu, describe_machine, versions
@@ -33,6 +33,7 @@ from blockscale.runtime import Device, device_of
 WORKS = {
     "host": host_cost,
     "gemv": batched_gemv,
+    "products": quantized_products,
     "experts": experts,
     "quantize": gpu_quantize,
 }

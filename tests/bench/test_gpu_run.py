@@ -6,7 +6,15 @@ What only a GPU can do fails, and must be reported by name without harm to the r
 import pytest
 import torch
 
-from bench import batched_gemv, cuda_timing, experts, gpu_quantize, run, verbs
+from bench import (
+    batched_gemv,
+    cuda_timing,
+    experts,
+    gpu_quantize,
+    quantized_products,
+    run,
+    verbs,
+)
 from bench.cuda_tables import performance_tables
 from bench.cuda_timing import SAMPLE_SECONDS, CudaStopwatch
 from bench.measurements import load as load_report
@@ -70,6 +78,12 @@ def test_all_other_verbs(tmp_path, monkeypatch, capsys):
     product = Product(verb="matmul", source="", m=1, n=64, k=128, batch=2)
     monkeypatch.setattr(experts, "EXPERT_LAYERS", (layer,))
     monkeypatch.setattr(batched_gemv, "SHAPES", (product,))
+    many = [
+        Product(verb="matmul", source="MXFP8 cubes", m=64, n=64, k=64),
+        Product(verb="gated_matmul", source="", m=3, n=64, k=128),
+        Product(verb="grouped_matmul", source="", m=5, n=64, k=128, groups=(3, 2)),
+    ]
+    monkeypatch.setattr(quantized_products, "SHAPES", many)
     monkeypatch.setattr(gpu_quantize, "SIDE", 64)
     monkeypatch.setattr(verbs, "_SECONDS", 0.001)
     path = tmp_path / "verbs.json"
@@ -79,6 +93,15 @@ def test_all_other_verbs(tmp_path, monkeypatch, capsys):
     assert by_name[" 4 tokens", "NVFP4"].ratio is not None
     assert by_name[" 1 tokens", "KBIT4"].outcome == TIMED
     assert by_name[" 2 batches", "NVFP4"].outcome == TIMED
+    products = {
+        line.problem.split(",")[0]: line
+        for line in report.measurements
+        if line.work == quantized_products.WORK and line.name != BASELINE
+    }
+    assert products["GEMM"].name == "MXFP8"
+    assert products["GEMM"].ratio is not None
+    assert products["gated dual GEMM"].outcome == TIMED
+    assert products["grouped GEMM"].outcome == TIMED
     assert by_name["64 x 64", "MXFP8 mse"].ratio is not None
     assert by_name["64 x 64", "NVFP4 absmax, tensor scale given"].outcome == TIMED
     assert "stored:" in shown
