@@ -30,15 +30,43 @@ static void expect(bool so, const char* what) {
     std::exit(1);
 }
 
+// Tiles have rows of their group, each row has one tile, and whole tiles begin where blocked scales do.
+template <class S, bool WHOLE>
+void check_rows(const gemm::TileOrder<S, WHOLE>& order, int rows) {
+    std::vector<int> tiles(rows, 0);
+    for (int index = 0; index < order.count(); index++) {
+        const gemm::OutputTile t = order.at(index, 0);
+        if (S::RAGGED && WHOLE) expect(t.row % S::TILE_M == 0, "a whole tile begins at a multiple of its rows");
+        if (t.n_tile > 0) continue;
+        for (int row = max(t.row, t.first); row < min(t.row + S::TILE_M, t.end); row++) tiles[row]++;
+    }
+    for (const int count : tiles) expect(count == 1, "a row of x is in one tile");
+}
+
+template <class S, bool WHOLE>
+std::vector<int> starts_of(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
+    std::vector<int> starts(2 * (a.groups + 1), 0);
+    for (int g = 0; g < a.groups && S::RAGGED; g++) {
+        starts[g + 1] = starts[g] + rows[g];
+        const int tiles = gemm::TileOrder<S, WHOLE>::tiles_between(starts[g], starts[g + 1]);
+        starts[a.groups + 2 + g] = starts[a.groups + 1 + g] + tiles;
+    }
+    return starts;
+}
+
+template <bool RAGGED>
+void check_whole(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
+    const std::vector<int> starts = starts_of<Shape<RAGGED>, true>(a, rows);
+    const gemm::TileOrder<Shape<RAGGED>, true> order(a, starts.data());
+    check_rows(order, RAGGED ? starts[a.groups] : a.m * a.groups);
+}
+
 template <bool RAGGED>
 void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
     using S = Shape<RAGGED>;
-    std::vector<int> starts(2 * (a.groups + 1), 0);
-    for (int g = 0; g < a.groups && RAGGED; g++) {
-        starts[g + 1] = starts[g] + rows[g];
-        starts[a.groups + 2 + g] = starts[a.groups + 1 + g] + gemm::TileOrder<S>::tiles_of(rows[g]);
-    }
+    const std::vector<int> starts = starts_of<S, false>(a, rows);
     const gemm::TileOrder<S> order(a, starts.data());
+    check_rows(order, RAGGED ? starts[a.groups] : a.m * a.groups);
     std::map<int, std::map<int, std::pair<int, int>>> parts;  // tile -> first scale group -> end, cluster
     int groups = 0;
     for (unsigned c = 0; c < gridDim.x; c++) {
@@ -87,5 +115,6 @@ int main(int argc, char** argv) {
     std::vector<int> rows;
     for (int i = 9; i < argc; i++) rows.push_back(std::atoi(argv[i]));
     facts[4] ? check<true>(a, rows) : check<false>(a, rows);
+    facts[4] ? check_whole<true>(a, rows) : check_whole<false>(a, rows);
     std::puts("right");
 }

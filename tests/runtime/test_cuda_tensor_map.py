@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from blockscale.runtime.cuda import CudaError, matrix_map, tensor_map
+from blockscale.runtime.cuda import CudaError, matrix_map, panel_map, tensor_map
 from blockscale.runtime.cuda.driver import _SIGNATURES
 
 NAME = "cuTensorMapEncodeTiled"
@@ -67,6 +67,17 @@ def test_tiles_of_weights(driver):
     assert kind == 2
     assert (sizes, strides, box) == ([128, 64, 12], [512, 32768], [128, 4, 8])
     assert options[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "stride"),
+    [("uint8", 0, 4096), ("uint4_slots", 14, 2048), ("uint6_slots", 15, 3072)],
+)
+def test_panels_of_codes(driver, dtype, number, stride):
+    panel_map(0, 0x1000, dtype, 300, 4096, 128)
+    ((kind, _, sizes, strides, box, options),) = driver.calls
+    assert (kind, sizes, strides, box) == (number, [4096, 300], [stride], [128, 128])
+    assert options[1] == 3
 
 
 def test_what_the_driver_refuses_is_told(driver, monkeypatch):

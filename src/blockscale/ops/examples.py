@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockscale.formats import CATALOGUE, NVFP4, Format
+from blockscale.formats import CATALOGUE, MXFP4, MXFP8, NVFP4, Format
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import rules_of
 from blockscale.ops.prepared import prepared_layout
@@ -79,6 +79,8 @@ def _products(format: Format, device: Device, whole: bool) -> Iterator[Problem |
     if format == NVFP4:
         coded = str(Kind(NVFP4, canonical(NVFP4)))
         yield example("matmul", format, device, x=coded)
+    if not format.is_codebook and (device.tcgen05 or device.block_scale_mma):
+        yield from _block_scaled(format, device)
     if not whole:
         return
     for m in (2, 4, 16, 32, 64, 128):
@@ -92,6 +94,21 @@ def _products(format: Format, device: Device, whole: bool) -> Iterator[Problem |
         yield example("matmul", format, device, m=m, n=28672)
     yield example("grouped_gated_matmul", format, device, m=64)
     yield example("grouped_matmul", format, device, m=64)
+
+
+def _block_scaled(format: Format, device: Device) -> Iterator[Problem | None]:
+    """Both operands as the tensor cores of Blackwell take them. One format stands for all where a
+    verb or a number of rows changes what is compiled, and MXFP8 is mixed with MXFP4."""
+    blocked = Layout(canonical(format).codes, "blocked")
+    x = str(Kind(format, blocked))
+    yield example("matmul", format, device, m=512, x=x, layout=blocked)
+    if format == MXFP4:
+        wide = str(Kind(MXFP8, blocked))
+        yield example("matmul", format, device, m=512, x=wide, layout=blocked)
+    if format == NVFP4:
+        yield example("matmul", format, device, m=128, x=x, layout=blocked)
+        yield example("gated_matmul", format, device, m=512, x=x, layout=blocked)
+        yield example("grouped_matmul", format, device, m=512, x=x, layout=blocked)
 
 
 def _conversions(format: Format, device: Device, whole: bool) -> Iterator[Problem | None]:

@@ -3,6 +3,9 @@
 // Neighbouring tiles run at the same time and should find each other's operands in the L2 cache: in a band of `band`
 // tiles along m, tiles of x come first, then the next rows of w. So a band reads the weights once, and x of the band
 // stays in the cache.
+//
+// With WHOLE_TILES, tiles of ragged groups begin at multiples of TILE_M rows of x, as blocked scales of x do: a tile may
+// have rows of the group before it or behind it, which are not stored.
 #pragma once
 #include "gemm/groups.cuh"
 #include "gemm/tiled_shape.cuh"
@@ -11,7 +14,8 @@ namespace bs::gemm {
 
 struct OutputTile {
     int group;
-    int row, end;  // of x: the first of the tile, and where those of its group end
+    int row;         // of x: the first of the tile
+    int first, end;  // of x: those of its group
     int n_tile;    // of TILE_N columns
 };
 
@@ -23,7 +27,7 @@ BS_DEVICE void place_in_bands(int index, int m_tiles, int n_tiles, int band, int
     n_tile = inside / width;
 }
 
-template <class Shape>
+template <class Shape, bool WHOLE_TILES = false>
 struct TileOrder {
     using Arguments = typename Shape::Arguments;
 
@@ -38,6 +42,12 @@ struct TileOrder {
     }
 
     static BS_DEVICE int tiles_of(int rows) { return (rows + Shape::TILE_M - 1) / Shape::TILE_M; }
+
+    // Of a ragged group that has these rows of x.
+    static BS_DEVICE int tiles_between(int first, int end) {
+        if constexpr (!WHOLE_TILES) return tiles_of(end - first);
+        return first < end ? tiles_of(end) - first / Shape::TILE_M : 0;
+    }
 
     BS_DEVICE int count() const {
         return (Shape::RAGGED ? first_tile[a.groups] : tiles_of(a.m) * a.groups) * n_tiles;
@@ -58,13 +68,14 @@ struct TileOrder {
             tile.group = low;
             before = first_tile[low];
             m_tiles = first_tile[low + 1] - before;
-            tile.row = first_row[low];
+            tile.first = first_row[low];
             tile.end = first_row[low + 1];
+            tile.row = WHOLE_TILES ? tile.first / Shape::TILE_M * Shape::TILE_M : tile.first;
         } else {
             m_tiles = tiles_of(a.m);
             tile.group = index / (m_tiles * n_tiles);
             before = tile.group * m_tiles;
-            tile.row = tile.group * a.m;
+            tile.row = tile.first = tile.group * a.m;
             tile.end = tile.row + a.m;
         }
         int m_tile, n_tile;
@@ -76,7 +87,7 @@ struct TileOrder {
 };
 
 // Where the rows of groups begin, and their tiles, by all threads: [groups + 1] of each.
-template <class Shape>
+template <class Shape, bool WHOLE_TILES = false>
 BS_DEVICE void find_starts(const typename Shape::Arguments& a, int* starts) {
     constexpr int WARPS = Shape::THREADS / 32;
     __shared__ int warp_rows[WARPS], warp_tiles[WARPS];
@@ -97,7 +108,7 @@ BS_DEVICE void find_starts(const typename Shape::Arguments& a, int* starts) {
     int own_tiles = 0, at = row;
     for (int g = first; g < min(first + each, a.groups); g++) {
         const int end = min(at + group_size(a, g), a.m);
-        own_tiles += TileOrder<Shape>::tiles_of(end - at);
+        own_tiles += TileOrder<Shape, WHOLE_TILES>::tiles_between(at, end);
         at = end;
     }
     int tiles = own_tiles;
@@ -113,7 +124,7 @@ BS_DEVICE void find_starts(const typename Shape::Arguments& a, int* starts) {
     for (int g = first; g < min(first + each, a.groups); g++) {
         const int end = min(row + group_size(a, g), a.m);
         starts[g] = row, first_tile[g] = tile;
-        tile += TileOrder<Shape>::tiles_of(end - row);
+        tile += TileOrder<Shape, WHOLE_TILES>::tiles_between(row, end);
         row = end;
         if (g == a.groups - 1) starts[a.groups] = row, first_tile[a.groups] = tile;
     }

@@ -17,7 +17,7 @@ from blockscale.runtime.cuda.driver import CudaError, driver_version
 from blockscale.runtime.cuda.functions import Function, current_stream, function
 from blockscale.runtime.cuda.nvrtc import CompilationError, load_nvrtc
 from blockscale.runtime.cuda.refusal import cuda_refusal
-from blockscale.runtime.cuda.tensor_map import matrix_map, tensor_map
+from blockscale.runtime.cuda.tensor_map import matrix_map, panel_map, tensor_map
 from blockscale.runtime.cuda.timing import EventStopwatch, GraphStopwatch
 
 __all__ = [
@@ -42,5 +42,6 @@ __all__ = [
     "load_nvrtc",
     "matrix_map",
     "open_cache",
+    "panel_map",
     "tensor_map",
 ]

@@ -9,7 +9,16 @@ from blockscale.runtime.cuda.driver import check, context, load_driver
 
 BYTES = 128
 _ALIGNED = 64
-_TYPES = {"uint32": (2, 4), "float16": (6, 2), "bfloat16": (9, 2)}  # and bytes of an element
+# The driver's number, and bits of an element in memory. Slots (Blackwell): TMA spreads 16 elements
+# to 16 bytes of shared memory.
+_TYPES = {
+    "uint8": (0, 8),
+    "uint32": (2, 32),
+    "float16": (6, 16),
+    "bfloat16": (9, 16),
+    "uint4_slots": (14, 4),
+    "uint6_slots": (15, 6),
+}
 _NO_INTERLEAVE, _NO_SWIZZLE, _SWIZZLE_128, _L2_128, _ZEROS_OUTSIDE = 0, 0, 3, 2, 0
 _SWIZZLED_BYTES = 128
 
@@ -30,13 +39,22 @@ def matrix_map(
     `wgmma` expects them. Where a box has several panels and columns are whole panels, these are a
     dimension of their own; else a box has one. What is outside the matrix is copied as zeros.
     """
-    panel = _SWIZZLED_BYTES // _TYPES[dtype][1]
+    panel = 8 * _SWIZZLED_BYTES // _TYPES[dtype][1]
     sizes, box = (columns, rows), (panel, box_rows)
     if columns % panel or box_panels == 1:
         return tensor_map(index, address, dtype, sizes, (stride,), box, _SWIZZLE_128)
     # Strides need not grow from one dimension to the next: the hardware adds up what they give.
     in_panels, strides = (panel, rows, columns // panel), (stride, panel)
     return tensor_map(index, address, dtype, in_panels, strides, (*box, box_panels), _SWIZZLE_128)
+
+
+def panel_map(
+    index: int, address: int, dtype: str, rows: int, columns: int, box_rows: int
+) -> bytes:
+    """Of a contiguous matrix of bytes or slots, copied in boxes of `box_rows` rows and one panel:
+    128 bytes of shared memory, swizzled as `matrix_map` says."""
+    box = _SWIZZLED_BYTES, box_rows
+    return tensor_map(index, address, dtype, (columns, rows), (columns,), box, _SWIZZLE_128)
 
 
 @lru_cache(maxsize=1024)
@@ -49,7 +67,7 @@ def tensor_map(
     box: tuple[int, ...],
     swizzle: int = _NO_SWIZZLE,
 ) -> bytes:
-    kind, item = _TYPES[dtype]
+    kind, bits = _TYPES[dtype]
     rank = len(sizes)
     memory = (c_ubyte * (BYTES + _ALIGNED))()
     start = -(-addressof(memory) // _ALIGNED) * _ALIGNED
@@ -60,7 +78,7 @@ def tensor_map(
             rank,
             address,
             (c_uint64 * rank)(*sizes),
-            (c_uint64 * (rank - 1))(*(stride * item for stride in strides)),
+            (c_uint64 * (rank - 1))(*(stride * bits // 8 for stride in strides)),
             (c_uint32 * rank)(*box),
             (c_uint32 * rank)(*(1,) * rank),
             _NO_INTERLEAVE,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import Structure, c_ubyte, sizeof
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda.enums import Dtype
 from blockscale.kernels.cuda.structs import Header, Member, fields
-from blockscale.problem import Problem
+from blockscale.problem import Problem, dtype_name
 from blockscale.runtime.cuda import tensor_map
 
 
@@ -52,6 +58,23 @@ class Arguments(Structure):
 
 
 TensorMap = c_ubyte * 128  # a CUtensorMap
+
+
+def add_biases(arguments: Any, biases: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """To arguments with the members of `Arguments`; returns what must be held until the launch.
+    All are of one dtype then, and contiguous."""
+    dtypes = {bias.dtype for bias in biases if bias is not None}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    held = [None if bias is None else bias.to(dtype).contiguous() for bias in biases]
+    for weight, bias in zip(arguments.weight, held, strict=False):
+        if bias is not None:
+            weight.bias = bias.data_ptr()
+            arguments.bias_dtype = Dtype[dtype_name(bias.dtype).upper()]
+    return held
+
+
+def address_of(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 class WgmmaArguments(Structure):

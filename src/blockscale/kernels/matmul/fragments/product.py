@@ -13,7 +13,13 @@ from blockscale.kernels.contract import Launch, Parts, ReplayLaunch
 from blockscale.kernels.cuda.enums import Activation, Dtype
 from blockscale.kernels.cuda.tables import counted, is_symmetric
 from blockscale.kernels.dequantize.cuda import decode
-from blockscale.kernels.matmul.fragments.arguments import TensorMap, Weight, weight_maps
+from blockscale.kernels.matmul.fragments.arguments import (
+    TensorMap,
+    Weight,
+    add_biases,
+    address_of,
+    weight_maps,
+)
 from blockscale.kernels.matmul.fragments.numbers import x_dtype
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem, dtype_name
@@ -118,7 +124,7 @@ class FragmentProduct(Launch):
             out_dtype=Dtype[problem.out.upper()],
         )
         for i, part in enumerate(self._weights):
-            arguments.weight[i] = Weight(*map(_address, part), None)
+            arguments.weight[i] = Weight(*map(address_of, part), None)
             if shape.x_box:
                 maps = weight_maps(problem, part, shape.tiles_of_cta, shape.tile_k)
                 code_map, scale_map = map(TensorMap.from_buffer_copy, maps)
@@ -152,7 +158,7 @@ class FragmentProduct(Launch):
             arguments.sizes_are_64_bits = sizes.dtype == torch.int64
             held.append(sizes)
         if self._problem.bias:
-            held += self._add_biases(arguments, biases)
+            held += add_biases(arguments, biases)
         if by_tma:
             x_map = self._map(values.data_ptr(), values.stride(0))
             memmove(addressof(arguments), x_map, len(arguments.x_map))
@@ -240,14 +246,6 @@ class FragmentProduct(Launch):
         arguments.x_block_scale, arguments.x_block_stride = scale.data_ptr(), scale.stride(0)
         return codes, row_scale, scale
 
-    def _add_biases(self, arguments: Any, biases: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-        held = _alike(biases)
-        for weight, bias in zip(arguments.weight, held, strict=False):
-            if bias is not None:
-                weight.bias = bias.data_ptr()
-                arguments.bias_dtype = Dtype[dtype_name(bias.dtype).upper()]
-        return held
-
 
 def _copyable(x: Tensor, by_tma: bool) -> tuple[Tensor, int, int]:
     """Rows that can be copied 16 bytes at a time, and do not overlap where the hardware is told of
@@ -267,14 +265,3 @@ def _decoded(problem: Problem, x: Parts) -> Tensor:
     parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
     decode(problem.x, parts, values[None], pdl=problem.device.pdl)
     return values
-
-
-def _alike(biases: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-    """Contiguous, and of one dtype."""
-    dtypes = {bias.dtype for bias in biases if bias is not None}
-    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
-    return [None if bias is None else bias.to(dtype).contiguous() for bias in biases]
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,111 @@
+// The warp that multiplies: one thread copies scales from shared memory to TMEM and issues the products of a stage.
+//
+// Scales. The atom of 512 bytes that files and TMA hold is what tcgen05.cp.32x128b.warpx4 spreads over TMEM: row r of a
+// scale group in lane r % 32 of each quarter, column r / 32, a byte for each of four scales. Rows of w beyond 128 follow
+// in the next four columns. An instruction names the columns of its scale group and the first byte it takes.
+//
+// Order. A thread's cp comes before its mma by itself. That a later cp does not overtake an mma which still reads the same
+// columns is promised nowhere. So stages use SCALE_SETS sets of columns in turn, and before a set is used again, its
+// products are waited for: at `empty` of the slot that they read. With a set for each slot, `full` has waited already.
+#pragma once
+#include "gemm/block_scaled_accumulators.cuh"
+#include "gemm/block_scaled_ring.cuh"
+
+namespace bs::gemm {
+
+template <class Shape>
+struct BlockScaledIssue {
+    static constexpr int CTAS = Shape::CTAS, SETS = Shape::SCALE_SETS, STAGES = Shape::STAGES;
+    static constexpr u32 INSTRUCTION =
+        ptx::tcgen05::instruction<Shape::KIND>(Shape::X_TYPE, Shape::W_TYPE, Shape::TILE_M, Shape::MMA_N);
+
+    const BlockScaledRing<Shape>& ring;
+    const Accumulators<Shape>& accumulators;
+    RingTurn<STAGES> turn;
+    RingTurn<STAGES> behind;  // SETS stages behind `turn`, once so many have been issued
+    int set = 0;
+    int left = SETS;  // sets that no product has read yet
+
+    BS_DEVICE BlockScaledIssue(const BlockScaledRing<Shape>& ring, const Accumulators<Shape>& accumulators)
+        : ring(ring), accumulators(accumulators) {}
+
+    static BS_DEVICE void commit(u32 barrier) {
+        if constexpr (CTAS == 1)
+            ptx::tcgen05::commit<1>(barrier);
+        else
+            ptx::tcgen05::commit_multicast<2>(barrier, 3);
+    }
+
+    // Until the products that read this set's scales are done.
+    BS_DEVICE void wait_for_set() {
+        if constexpr (SETS < STAGES) {
+            if (left > 0) {
+                left--;
+                return;
+            }
+            ptx::mbarrier_wait(ring.empty(behind.slot), behind.parity);
+            ptx::tcgen05::fence_after_thread_sync();
+            behind.step_on();
+        }
+    }
+
+    BS_DEVICE void copy_scales(u32 x_scales, u32 w_scales) const {
+        const u64 x_from = ptx::tcgen05::scale_rows(ring.x_scale_at(turn.slot));
+        const u64 w_from = ptx::tcgen05::scale_rows(ring.w_scale_at(turn.slot));
+        constexpr u32 ATOM = ptx::tcgen05::units(512);
+#pragma unroll
+        for (int group = 0; group < Shape::SCALE_GROUPS; group++) {
+            ptx::tcgen05::cp_32x128b_warpx4<CTAS>(x_scales + 4 * group, x_from + group * ATOM);
+#pragma unroll
+            for (int atom = 0; atom < Shape::B_ATOMS; atom++)
+                ptx::tcgen05::cp_32x128b_warpx4<CTAS>(w_scales + 4 * (group * Shape::B_ATOMS + atom),
+                                                      w_from + (atom * Shape::SCALE_GROUPS + group) * ATOM);
+        }
+    }
+
+    // One stage, of which `mmas` instructions have k that exists.
+    BS_DEVICE void issue_stage(u32 sums, int mmas, bool accumulate) {
+        ptx::mbarrier_wait(ring.full(turn.slot), turn.parity);
+        ptx::tcgen05::fence_after_thread_sync();
+        wait_for_set();
+        const u32 x_scales = accumulators.tmem + Shape::SCALE_COLUMN + set * Shape::SET_COLUMNS;
+        const u32 w_scales = x_scales + Shape::X_SCALE_COLUMNS;
+        copy_scales(x_scales, w_scales);
+        const u64 x = ptx::tcgen05::swizzled_rows(ring.x_at(turn.slot));
+        const u64 w = ptx::tcgen05::swizzled_rows(ring.w_at(turn.slot));
+#pragma unroll
+        for (int i = 0; i < Shape::MMAS; i++) {
+            constexpr u32 X_PANEL = ptx::tcgen05::units(Shape::CTA_ROWS * 128);
+            constexpr u32 W_PANEL = ptx::tcgen05::units(Shape::CTA_B_ROWS * 128);
+            const int scale = i * Shape::SCALES_PER_MMA, group = scale / 4;
+            const u32 step = i % 4 * ptx::tcgen05::NEXT_32_BYTES;
+            if (i == 0 || i < mmas)
+                ptx::tcgen05::mma_block_scale<CTAS, Shape::KIND>(
+                    sums, x + i / 4 * X_PANEL + step, w + i / 4 * W_PANEL + step,
+                    INSTRUCTION + ptx::tcgen05::scale_byte(scale % 4), x_scales + 4 * group,
+                    w_scales + 4 * Shape::B_ATOMS * group, accumulate || i > 0);
+        }
+        commit(ring.empty(turn.slot));
+        turn.step_on();
+        if (++set == SETS) set = 0;
+    }
+
+    // All tiles of this CTA or pair, by one thread.
+    BS_DEVICE void run(const typename Shape::Arguments& a, int tiles) {
+        const int all = (a.k + Shape::MMA_K - 1) / Shape::MMA_K;  // instructions of a tile
+        AccumulatorTurn<Shape> into;
+        for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+            ptx::mbarrier_wait(accumulators.own(into.slot), into.parity ^ 1);  // the first time at once
+            if constexpr (Accumulators<Shape>::SHARES)
+                ptx::mbarrier_wait(accumulators.shared(), into.tile_parity ^ 1);
+            ptx::tcgen05::fence_after_thread_sync();
+#pragma unroll 1
+            for (int done = 0; done < all; done += Shape::MMAS)
+                issue_stage(accumulators.columns(into.slot), all - done, done > 0);
+            commit(accumulators.full(into.slot));
+            into.step_on();
+        }
+    }
+};
+
+}  // namespace bs::gemm

@@ -1,0 +1,111 @@
+// A ring of stages that TMA fills with panels of x and w and with their scales, for tcgen05.
+//
+// Each slot has two mbarriers. `full` completes when its bytes have come; of a pair of CTAs, those of both are counted at
+// the even CTA, whose issuer multiplies for both. `empty` completes when the products that read the slot are done, which
+// tcgen05.commit says to both CTAs.
+//
+// A stage holds panels of x, panels of w, scales of x, scales of w. A panel has rows of 128 bytes with TMA's 128-byte
+// swizzle. Scales are atoms of 512 bytes, 128 rows by four scales: [128 rows][scale group].
+#pragma once
+#include "gemm/block_scaled_shape.cuh"
+#include "gemm/ring_turn.cuh"
+#include "gemm/tile_order.cuh"
+#include "ptx/tma_pair.cuh"
+
+namespace bs::gemm {
+
+template <class Shape>
+struct BlockScaledRing {
+    static constexpr int STAGES = Shape::STAGES, CTAS = Shape::CTAS, BARRIERS = 2 * STAGES;
+
+    u32 shared;  // of the stages
+    u32 barriers;
+
+    BS_DEVICE u32 full(int slot) const { return barriers + 8 * slot; }
+    BS_DEVICE u32 empty(int slot) const { return barriers + 8 * (STAGES + slot); }
+    BS_DEVICE u32 x_at(int slot) const { return shared + slot * Shape::STAGE_BYTES; }
+    BS_DEVICE u32 w_at(int slot) const { return x_at(slot) + Shape::X_BYTES; }
+    BS_DEVICE u32 x_scale_at(int slot) const { return w_at(slot) + Shape::W_BYTES; }
+    BS_DEVICE u32 w_scale_at(int slot) const { return x_scale_at(slot) + 512 * Shape::SCALE_GROUPS; }
+
+    // By one thread, before anybody else in the cluster looks at the barriers.
+    BS_DEVICE void initialise() const {
+        for (int i = 0; i < STAGES; i++) ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(empty(i), 1);
+    }
+
+    // A box to this CTA, counted where the pair counts.
+    template <class... Coordinates>
+    static BS_DEVICE void load(u32 to, const void* map, u32 barrier, Coordinates... at) {
+        if constexpr (CTAS == 1)
+            ptx::tma::load(to, map, at..., barrier);
+        else
+            ptx::tma::load_pair(to, map, at..., barrier);
+    }
+
+    BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int stage, int slot, int rank,
+                          u32 barrier) const {
+        const int row = tile.row + rank * Shape::CTA_ROWS;
+#pragma unroll
+        for (int panel = 0; panel < Shape::PANELS; panel++)
+            load(x_at(slot) + panel * (Shape::CTA_ROWS * 128), a.x_map, barrier,
+                 (stage * Shape::PANELS + panel) * 128, row);
+        // Batches have atoms of their own; rows of ragged groups lie in one matrix.
+        const int atom = Shape::RAGGED ? row / 128 : tile.group * ((a.m + 127) / 128) + (row - tile.first) / 128;
+        load(x_scale_at(slot), a.x_scale_map, barrier, 0, stage * Shape::SCALE_GROUPS, atom);
+    }
+
+    BS_DEVICE void load_w(const typename Shape::Arguments& a, const OutputTile& tile, int stage, int slot, int rank,
+                          u32 barrier) const {
+        const int column = tile.n_tile * Shape::TILE_N;
+        constexpr int BOXES = Shape::CTA_B_ROWS / Shape::BOX_ROWS;  // of this CTA: gate's and up's, or one
+#pragma unroll
+        for (int box = 0; box < BOXES; box++) {
+            // Of a pair, the even CTA has the first half of the rows: the whole tile of gate where there are two.
+            const int branch = !Shape::GATED ? 0 : CTAS == 2 ? rank : box;
+            const int row = tile.group * a.n + column + (!Shape::GATED ? rank * Shape::CTA_B_ROWS : 0);
+#pragma unroll
+            for (int panel = 0; panel < Shape::PANELS; panel++)
+                load(w_at(slot) + panel * (Shape::CTA_B_ROWS * 128) + box * (Shape::BOX_ROWS * 128), a.code_map[branch],
+                     barrier, (stage * Shape::PANELS + panel) * 128, row);
+        }
+        const int atom = tile.group * ((a.n + 127) / 128) + column / 128;
+#pragma unroll
+        for (int branch = 0; branch < Shape::BRANCHES; branch++) {
+            const u32 to = w_scale_at(slot) + branch * (512 * Shape::SCALE_GROUPS);
+            if constexpr (!Shape::MULTICAST)
+                load(to, a.scale_map[branch], barrier, 0, stage * Shape::SCALE_GROUPS, atom);
+            else if (rank == 0)
+                ptx::tma::load_pair_multicast(to, a.scale_map[branch], 0, stage * Shape::SCALE_GROUPS, atom, barrier, 3);
+        }
+    }
+
+    // All that this CTA multiplies, by one thread. What is beyond k or the last row becomes zero, scales too.
+    BS_DEVICE void produce(const typename Shape::Arguments& a, const WholeTileOrder<Shape>& order, int rank) const {
+        const int stages = (a.k + Shape::TILE_K - 1) / Shape::TILE_K, tiles = order.count();
+        RingTurn<STAGES> turn;
+        for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+            const OutputTile tile = order.at(index, 0);
+#pragma unroll 1
+            for (int stage = 0; stage < stages; stage++) {
+                ptx::mbarrier_wait(empty(turn.slot), turn.parity ^ 1);  // the first time at once
+                u32 barrier = full(turn.slot);
+                if constexpr (CTAS == 2) barrier = ptx::tma::in_even_cta(barrier);
+                if (rank == 0) ptx::mbarrier_arrive_expect_tx(full(turn.slot), CTAS * Shape::STAGE_TX);
+                load_x(a, tile, stage, turn.slot, rank, barrier);
+                load_w(a, tile, stage, turn.slot, rank, barrier);
+                turn.step_on();
+            }
+        }
+        drain(turn);
+    }
+
+    // Until every slot is empty: of a pair, the other CTA may still read this one's shared memory, or arrive here.
+    BS_DEVICE void drain(RingTurn<STAGES> turn) const {
+        for (int i = 0; i < STAGES; i++) {
+            ptx::mbarrier_wait(empty(turn.slot), turn.parity ^ 1);
+            turn.step_on();
+        }
+    }
+};
+
+}  // namespace bs::gemm

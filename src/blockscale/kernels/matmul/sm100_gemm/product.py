@@ -1,0 +1,42 @@
+"""A product by cuda/kernels/sm100_gemm.cu."""
+
+from __future__ import annotations
+
+from blockscale.kernels.contract import Prediction
+from blockscale.kernels.matmul.block_scaled.arguments import Boxes
+from blockscale.kernels.matmul.block_scaled.product import BlockScaledProduct, Shape
+from blockscale.kernels.matmul.sm100_gemm.build import gemm_build
+from blockscale.kernels.matmul.sm100_gemm.config import CTA_ROWS, THREADS, Config
+from blockscale.kernels.matmul.sm100_gemm.cost import cost
+from blockscale.kernels.matmul.sm100_gemm.shared_memory import shared_bytes
+from blockscale.runtime.cuda import Build
+
+
+class Product(BlockScaledProduct):
+    _config: Config
+
+    def _shape(self) -> Shape:
+        problem, config = self._problem, self._config
+        whole = config.mma_n // (2 if problem.gated else 1)  # rows of one matrix of weights
+        boxes = Boxes(
+            x_rows=CTA_ROWS,
+            w_rows=whole if problem.gated else whole // config.ctas,
+            x_atoms=1,
+            w_atoms=whole // 128,
+            scale_groups=config.scale_groups(self._operands),
+        )
+        return Shape(
+            (config.clusters(problem), config.ctas, 1),
+            THREADS,
+            shared_bytes(config, problem),
+            config.ctas,
+            boxes,
+            config.band(problem),
+        )
+
+    def _build(self) -> Build:
+        return gemm_build(self._problem, self._config)
+
+    @property
+    def predicted(self) -> Prediction | None:
+        return cost(self._problem, self._config)
