@@ -39,6 +39,7 @@ struct Shape : CONFIG {
     static constexpr int THREADS = 32 * WARPS;
     static constexpr int REGISTERS = 65536 / (THREADS * Config::CTAS_PER_SM);  // that a thread can have
     static constexpr int BRANCHES = Config::GATED ? 2 : 1;
+    static constexpr int WARP_BRANCHES = BRANCHES;  // tiles of a warp alternate between gate and up
     static constexpr int TILE_N = 16 * Config::TILES_PER_WARP / BRANCHES * Config::N_WARPS;  // output columns of a CTA
 
     // With TILE_M below 8, the 8 columns of an accumulator hold the sums of several blocks of k.

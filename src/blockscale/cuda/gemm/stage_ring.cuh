@@ -116,8 +116,7 @@ struct ReadRing : StageRing<Shape> {
 
     // A warpgroup has 64 neighbouring rows of w in a product: 16 of each warp.
     BS_DEVICE int tile_in_stage(int i) const {
-        return i % Shape::BRANCHES * Shape::BRANCH_TILES + n_warp / 4 * (4 * Shape::OUT_TILES) +
-               i / Shape::BRANCHES * 4 + n_warp % 4;
+        return (n_warp / 4 * Shape::TILES_PER_WARP + i) * 4 + n_warp % 4;
     }
     BS_DEVICE u32 codes_at(u32 stage, int i) const {
         return Ring::codes_in(stage) + tile_in_stage(i) * Shape::CODE_BYTES;

@@ -30,10 +30,9 @@ BS_DEVICE void clear_rows_from(const typename Shape::Arguments& a, int first) {
 template <class Shape>
 BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape>& ring, const TileOrder<Shape>& order,
                        u8* staging, int rank) {
-    typename Shape::Decoder decoders[Shape::BRANCHES];
-#pragma unroll
-    for (int i = 0; i < Shape::BRANCHES; i++) decoders[i].load(a.weight[i].table);
-    TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), decoders);
+    typename Shape::Decoder decoder;
+    decoder.load(a.weight[branch_of_warpgroup<Shape>()].table);
+    TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), &decoder);
     TileStore<Shape> end(a, staging);
     const PartialSums<Shape> partial(a, rank);
     Work<Shape> work(order);

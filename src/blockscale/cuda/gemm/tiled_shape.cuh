@@ -2,7 +2,8 @@
 //
 //   TILE_M          rows of x of a CTA's tile: a multiple of 32, up to 256
 //   WARPGROUPS      that decode and multiply; one more brings the operands
-//   TILES_PER_WARP  tiles of 16 rows of w; with GATED they alternate between gate and up
+//   TILES_PER_WARP  tiles of 16 rows of w
+//   GATED           the first warpgroup has rows of gate, the second the same rows of up
 //   STAGES          of the ring, each of 64 k
 //   CLUSTER         CTAs with different rows of w and the same rows of x, which each of them loads a part of for all
 //   RAGGED          groups of rows of x belong to experts
@@ -30,7 +31,7 @@ struct TiledShape : CONFIG {
     static constexpr int CONSUMERS = 128 * Config::WARPGROUPS, THREADS = CONSUMERS + 128;
     static constexpr int M_TILES = Config::TILE_M / 8;
     static constexpr int BRANCHES = Config::GATED ? 2 : 1;
-    static constexpr int OUT_TILES = Config::TILES_PER_WARP / BRANCHES;      // of 16 columns of the output, of a warp
+    static constexpr int WARP_BRANCHES = 1;
     static constexpr int CTA_TILES = N_WARPS * Config::TILES_PER_WARP;       // of 16 rows of w
     static constexpr int BRANCH_TILES = CTA_TILES / BRANCHES;
     static constexpr int TILE_N = 16 * BRANCH_TILES;  // output columns of a CTA
@@ -42,7 +43,7 @@ struct TiledShape : CONFIG {
     static_assert(Config::TILE_M % (16 * Config::CLUSTER) == 0, "a CTA loads whole groups of 8 rows of x");
     static_assert(Config::WARPGROUPS <= 2, "registers are shared out among so many");
     static_assert(Config::TILE_M % 32 == 0, "32 rows of x are stored at a time");
-    static_assert(!Config::GATED || Config::TILES_PER_WARP % 2 == 0, "tiles alternate between gate and up");
+    static_assert(!Config::GATED || Config::WARPGROUPS == 2, "one has gate, the other up");
 };
 
 }  // namespace bs::gemm

@@ -16,7 +16,7 @@ struct WarpTiles : Ring {
     static constexpr int TILES = Shape::TILES_PER_WARP, BITS = Format::BITS, BLOCK = Format::BLOCK;
     static constexpr int GROUPS = Shape::SCALE_GROUPS, UNITS_PER_GROUP = Format::UNITS_PER_GROUP;
 
-    const Decoder* decoders;  // of gate and up, whose tables may differ
+    const Decoder* decoders;  // of the branches that the warp has, whose tables may differ
     float sums[TILES][Shape::M_TILES][Shape::SUMS];
 
     BS_DEVICE WarpTiles(const typename Shape::Arguments& a, u32 shared, const Decoder* decoders)
@@ -33,7 +33,7 @@ struct WarpTiles : Ring {
     }
 
     BS_DEVICE const Decoder& decoder(int tile) const {
-        return decoders[Format::ELEMENT == decode::TABLE ? tile % Shape::BRANCHES : 0];
+        return decoders[Format::ELEMENT == decode::TABLE ? tile % Shape::WARP_BRANCHES : 0];
     }
 
     // Units of 64 k are counted from the first unit of the scale group in which a k tile begins.

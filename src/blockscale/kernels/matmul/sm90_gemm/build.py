@@ -43,5 +43,5 @@ def _specialised(
         "BS_ACTIVATION": Activation[activation.upper()].name,
         "BS_RAGGED": int(ragged),
     }
-    defines |= shared_memory(config, format, out).defines()
+    defines |= shared_memory(config, format, out, activation != "none").defines()
     return Build("sm90_gemm.cu", "sm90_gemm", tuple(defines.items()), needs=("HGMMA", "UTMALDG"))

@@ -26,14 +26,16 @@ class SharedMemory(NamedTuple):
     scale_bytes: int  # of a tile of 16 rows, in a stage: eight blocks, which stand together
     stage_bytes: int
     decoded_bytes: int  # of one warp: scales as 16-bit floats
-    staging_bytes: int  # of a warpgroup
+    staging_bytes: (
+        int  # of a warpgroup: results, and floats that one with gate and one with up exchange
+    )
 
     def defines(self) -> dict[str, str | int]:
         """As kernels/sm90_gemm.cu names them."""
         return {f"BS_{name.upper()}": value for name, value in self._asdict().items()}
 
 
-def shared_memory(config: Config, format: Format, out: str) -> SharedMemory:
+def shared_memory(config: Config, format: Format, out: str, gated: bool) -> SharedMemory:
     tiles = 4 * config.tiles_per_warp * config.warpgroups
     x, codes, scales = 2 * TILE_K * config.tile_m, 2 * TILE_K * format.element.bits, 128
     stage = x + tiles * (codes + scales)
@@ -45,13 +47,13 @@ def shared_memory(config: Config, format: Format, out: str) -> SharedMemory:
         scale_bytes=scales,
         stage_bytes=-(-stage // _SWIZZLED) * _SWIZZLED,
         decoded_bytes=4 * scales * config.tiles_per_warp,
-        staging_bytes=_STAGED_ROWS * row,
+        staging_bytes=_STAGED_ROWS * (row + (4 * _STAGED_COLUMNS if gated else 0)),
     )
 
 
 def shared_bytes(config: Config, problem: Problem) -> int:
     """That a launch asks for."""
-    memory = shared_memory(config, problem.w_kind.format, problem.out)
+    memory = shared_memory(config, problem.w_kind.format, problem.out, problem.gated)
     starts = 8 * (problem.groups + 1) if problem.ragged else 0
     return (
         _SWIZZLED

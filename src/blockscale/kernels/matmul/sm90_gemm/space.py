@@ -18,7 +18,7 @@ _STATIC_SHARED = 1024  # bytes that the kernel has for itself, at the most
 
 def every_config(problem: Problem) -> Iterator[Config]:
     for rows in ROWS:
-        for tiles in (2,) if problem.gated else (1, 2):
+        for tiles in (1, 2):
             for cluster in (1, 2) if rows >= _LEAST_SHARED else (1,):
                 if rows // 2 * tiles <= _MOST_SUMS:
                     yield from _with_stages(problem, Config(rows, 2, tiles, 0, cluster))
