@@ -5,7 +5,14 @@ from blockscale.runtime.bounded_json import Limits, open_regular, parse_json, re
 from blockscale.runtime.ceilings import Ceilings, ceilings, published_ceilings
 from blockscale.runtime.determinism import ask_deterministic, deterministic, is_deterministic
 from blockscale.runtime.device import Device
-from blockscale.runtime.environment import CHECKS, VARIABLES, checks_enabled, tuned_enabled
+from blockscale.runtime.environment import (
+    CHECKS,
+    VARIABLES,
+    checks_enabled,
+    serving_everywhere,
+    serving_x_format,
+    tuned_enabled,
+)
 from blockscale.runtime.gpus import GPUS, gpu
 from blockscale.runtime.identity import device_names
 from blockscale.runtime.live import device_of
@@ -51,6 +58,8 @@ __all__ = [
     "read_json",
     "replacing",
     "resolve_device",
+    "serving_everywhere",
+    "serving_x_format",
     "sync_folder",
     "target_of",
     "tuned",

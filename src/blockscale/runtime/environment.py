@@ -22,6 +22,10 @@ VARIABLES = {
     "BLOCKSCALE_REPLAY": "path of the extension that repeats calls on a GPU at a lower cost to "
     "the host, or 0 to do without it",
     "BLOCKSCALE_TUNED": "0: do without what tuning has found, and choose by rule",
+    "BLOCKSCALE_VLLM": "1: vLLM serves every checkpoint that is read here with these kernels, on "
+    "GPUs too; 0: other libraries' only when asked to by --quantization blockscale",
+    "BLOCKSCALE_X_FORMAT": "what layers served by vLLM quantise their inputs to: nvfp4, mxfp8, "
+    "int8, ...; by default, and as none, only weights are quantised",
 }
 
 
@@ -73,3 +77,13 @@ def replay_override() -> str | None:
 
 def tuned_enabled() -> bool:
     return os.environ.get("BLOCKSCALE_TUNED", "") != "0"
+
+
+def serving_everywhere() -> bool | None:
+    """None: on CPUs alone."""
+    asked = os.environ.get("BLOCKSCALE_VLLM", "")
+    return None if asked == "" else asked != "0"
+
+
+def serving_x_format() -> str | None:
+    return os.environ.get("BLOCKSCALE_X_FORMAT") or None

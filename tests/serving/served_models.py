@@ -1,0 +1,67 @@
+"""Tiny random models on the disk, packed in one dialect or another."""
+
+from pathlib import Path
+
+import torch
+
+import blockscale as bs
+from blockscale.checkpoint.convert import run_plan
+from blockscale.checkpoint.plan import Settings, plan_conversion
+
+# Wide enough for attention on CPUs, and for k to be cut in two between blocks.
+COMMON = {
+    "vocab_size": 256,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+EXTRA = {
+    "Llama": {},
+    "Qwen2": {},  # with biases
+    "Phi3": {},  # qkv and gate_up are fused in its files
+    "Qwen3Moe": {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2},
+    "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 128},
+}
+PROMPTS = [[1, 2, 3, 4, 5], list(range(7, 40)), [200], [9] * 12]
+
+
+def make_plain(family: str, folder: Path) -> Path:
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**COMMON, **EXTRA[family])
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" not in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def pack(plain: Path, folder: Path, dialect: str, format: str) -> Path:
+    run_plan(plan_conversion(plain, Settings(bs.format(format), dialect=dialect)), folder)
+    return folder
+
+
+def offline(checkpoint: Path, prompts: list[list[int]], new: int) -> list[list[int]]:
+    """Greedy tokens of transformers with this library's layers."""
+    from transformers import AutoModelForCausalLM
+
+    import blockscale.integrations.transformers  # noqa: F401
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    found = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        mask = torch.ones_like(ids)
+        out = model.generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False)
+        found.append(out[0, len(prompt) :].tolist())
+    return found
