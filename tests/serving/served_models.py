@@ -30,13 +30,14 @@ EXTRA = {
     "Qwen3Moe": {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2},
     "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 128},
 }
+NEW = 8  # tokens a prompt
 PROMPTS = [[1, 2, 3, 4, 5], list(range(7, 40)), [200], [9] * 12]
 
 
-def make_plain(family: str, folder: Path) -> Path:
+def make_plain(family: str, folder: Path, seed: int = 0) -> Path:
     import transformers
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = getattr(transformers, f"{family}Config")(**COMMON, **EXTRA[family])
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     for name, parameter in model.named_parameters():
@@ -51,13 +52,21 @@ def pack(plain: Path, folder: Path, dialect: str, format: str) -> Path:
     return folder
 
 
-def offline(checkpoint: Path, prompts: list[list[int]], new: int) -> list[list[int]]:
-    """Greedy tokens of transformers with this library's layers."""
+def load_offline(checkpoint: Path):
     from transformers import AutoModelForCausalLM
 
     import blockscale.integrations.transformers  # noqa: F401
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+
+
+def offline(checkpoint, prompts, new, *, x_format=None, model=None) -> list[list[int]]:
+    """Greedy tokens of transformers with this library's layers."""
+    if model is None:
+        model = load_offline(checkpoint)
+    for layer in model.modules():
+        if isinstance(layer, bs.nn.Linear):
+            layer.x_format = None if x_format is None else bs.format(x_format)
     found = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
@@ -65,3 +74,15 @@ def offline(checkpoint: Path, prompts: list[list[int]], new: int) -> list[list[i
         out = model.generate(ids, attention_mask=mask, max_new_tokens=new, do_sample=False)
         found.append(out[0, len(prompt) :].tolist())
     return found
+
+
+def served(
+    engine, prompts: list[list[int]] = PROMPTS, new: int = NEW, **options
+) -> list[list[int]]:
+    """Greedy tokens of an engine of vLLM."""
+    from vllm import SamplingParams
+
+    given = [{"prompt_token_ids": prompt} for prompt in prompts]
+    params = SamplingParams(temperature=0, max_tokens=new, detokenize=False)
+    results = engine.generate(given, params, use_tqdm=False, **options)
+    return [list(result.outputs[0].token_ids) for result in results]

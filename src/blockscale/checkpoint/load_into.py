@@ -132,18 +132,18 @@ def _experts(
             else:
                 parts[EXPERT_ROLES.get(leaf, leaf)] = quantized.pop(name)
     for (module, role), experts in single.items():
-        found.setdefault(module, {})[role] = _stack(f"{module}.*.{role}", experts)
+        found.setdefault(module, {})[role] = stack_experts(f"{module}.*.{role}", experts)
     return found
 
 
-def _stack(name: str, experts: Mapping[int, QTensor]) -> QTensor:
+def stack_experts(name: str, experts: Mapping[int, QTensor]) -> QTensor:
     """Matrices [n, k] -> [e, n, k], each with its own tensor scale."""
     ordered = [experts[number] for number in sorted(experts)]
     first = ordered[0]
     if sorted(experts) != list(range(len(experts))):
-        raise ValueError(f"load_into: {name}: some of the experts are missing")
+        raise ValueError(f"{name}: some of the experts are missing")
     if any(q.format != first.format or q.shape != first.shape for q in ordered):
-        raise ValueError(f"load_into: {name}: the experts differ in format or shape")
+        raise ValueError(f"{name}: the experts differ in format or shape")
     scales = [q.tensor_scale for q in ordered if q.tensor_scale is not None]
     return QTensor.from_storage(
         first.format,

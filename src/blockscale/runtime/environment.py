@@ -25,7 +25,7 @@ VARIABLES = {
     "BLOCKSCALE_VLLM": "1: vLLM serves every checkpoint that is read here with these kernels, on "
     "GPUs too; 0: other libraries' only when asked to by --quantization blockscale",
     "BLOCKSCALE_X_FORMAT": "what layers served by vLLM quantise their inputs to: nvfp4, mxfp8, "
-    "int8, ...; by default, and as none, only weights are quantised",
+    "int8, ...; by default only weights are quantised",
 }
 
 

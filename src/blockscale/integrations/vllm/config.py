@@ -20,6 +20,8 @@ from vllm.model_executor.models.utils import WeightsMapper
 from vllm.platforms import current_platform
 
 from blockscale.integrations.vllm.claims import claims
+from blockscale.integrations.vllm.expert_sources import is_packed
+from blockscale.integrations.vllm.experts import BlockscaleMoEMethod
 from blockscale.integrations.vllm.head import BlockscaleHeadMethod
 from blockscale.integrations.vllm.linear import BlockscaleLinearMethod
 from blockscale.integrations.vllm.served_model import ServedModel, StreamMapper
@@ -83,7 +85,9 @@ class BlockscaleConfig(QuantizationConfig):
             return None
         self.model.note(prefix)
         if isinstance(layer, RoutedExperts):
-            return None
+            if not is_packed(self.model.layers.below(prefix)):
+                return None
+            return BlockscaleMoEMethod(layer, self.model, self.x_format)
         members = self.packed_modules_mapping.get(prefix.rpartition(".")[2], [])
         source = self.model.layers.linear(prefix, members)
         if source is not None:
@@ -91,6 +95,7 @@ class BlockscaleConfig(QuantizationConfig):
             kind = BlockscaleHeadMethod if is_head else BlockscaleLinearMethod
             return kind(prefix, source, self.model, self.x_format)
         return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+
     @cached_property
     def model(self) -> ServedModel:
         """What this process loads: known in a worker, when the first layer is built."""

@@ -98,7 +98,7 @@ class BlockscaleLinearMethod(LinearMethodBase):
 
     def _build(self, layer: Any) -> PackedLinear:
         if self.model.is_dummy:
-            weights = [self._dummy(piece) for piece in self.pieces]
+            weights = [dummy(piece, self.dtype, self.device) for piece in self.pieces]
         else:
             weights = [self._placed(piece.assemble()) for piece in self.pieces]
         packed = PackedLinear(weights, self.x_format)
@@ -114,17 +114,19 @@ class BlockscaleLinearMethod(LinearMethodBase):
             return weight.to(self.device)
         return weight.to(self.device, self.dtype)
 
-    def _dummy(self, piece: Piece) -> QTensor | Tensor:
-        shape, cut = list(piece.stored.shape), piece.cut
-        if cut is not None:
-            shape[cut.axis] = sum(stop - start for start, stop in cut.ranges)
-        if piece.stored.format is None:
-            return torch.zeros(shape, dtype=self.dtype, device=self.device)
-        return blank(piece.stored.format, tuple(shape), self.device)
-
     def apply(self, layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
         result: Tensor = layer.blockscale(x, bias)
         return result
+
+
+def dummy(piece: Piece, dtype: torch.dtype, device: torch.device) -> QTensor | Tensor:
+    """This rank's part of a tensor that nobody loads, every byte zero."""
+    shape, cut = list(piece.stored.shape), piece.cut
+    if cut is not None:
+        shape[cut.axis] = sum(stop - start for start, stop in cut.ranges)
+    if piece.stored.format is None:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return blank(piece.stored.format, tuple(shape), device)
 
 
 def _starts(layer: Any, sizes: list[int]) -> list[int]:

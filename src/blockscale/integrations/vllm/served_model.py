@@ -41,7 +41,7 @@ class ServedModel:
         )
         self._stages = engine.parallel_config.pipeline_parallel_size
         text = engine.model_config.hf_text_config
-        self._depth = getattr(text, "num_hidden_layers", None)
+        self._depth: int | None = getattr(text, "num_hidden_layers", None)
         self._seen: set[str] = set()
 
     def name_layers(self, mappers: Sequence[WeightsMapper]) -> None:
@@ -111,9 +111,7 @@ def _folder(engine: VllmConfig) -> Path:
     if Path(model.model).is_dir():
         return Path(model.model)
     patterns = ["*.safetensors", "*.json"]
-    return Path(
-        download_weights_from_hf(model.model, load.download_dir, patterns, model.revision)
-    )
+    return Path(download_weights_from_hf(model.model, load.download_dir, patterns, model.revision))
 
 
 def _batch_sizes(engine: VllmConfig) -> list[int]:
