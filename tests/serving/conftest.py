@@ -2,6 +2,7 @@
 
 import gc
 import os
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
-os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
+if find_spec("vllm") is not None:  # which reads some of them when it is imported
+    os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
 
 
 @pytest.fixture(scope="session")
