@@ -2,6 +2,7 @@
 #pragma once
 #include "generated/enums.cuh"
 #include "ptx/half_pair.cuh"
+#include "ptx/scalar.cuh"
 
 namespace bs::gemm {
 
@@ -38,7 +39,12 @@ BS_DEVICE void store_four(void* base, long long at, const float (&value)[4], int
     static_cast<uint2*>(base)[at / 4] = make_uint2(pairs[0], pairs[1]);
 }
 
-BS_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// A division would branch for divisors of extreme size, which an exponent below zero does not give: this one is from 1
+// to 2. One step of Newton after the approximation gives the quotient's last bit, or its neighbour.
+BS_DEVICE float sigmoid(float x) {
+    const float e = expf(-fabsf(x)), divisor = 1.0f + e, near = ptx::rcp_approx(divisor);
+    return (x < 0.0f ? e : 1.0f) * __fmaf_rn(near, __fmaf_rn(-divisor, near, 1.0f), near);
+}
 
 // act(gate) * up; alpha and limit are swiglu_oai's. fminf and fmaxf drop a NaN, torch's clamp keeps it.
 BS_DEVICE float activate(int activation, float gate, float up, float alpha, float limit) {
