@@ -2,7 +2,8 @@
 //
 // Clusters take whole tiles in turn. Where their number is no multiple of that of clusters, some clusters would be idle
 // at the end. So the tiles that fill no round, and those of one round more, may be split: their scale groups, in a row,
-// are cut into as many equal parts as there are clusters. A part that begins inside a tile leaves its sums in memory; the
+// are cut into as many equal parts as there are clusters; where these are a multiple of the tiles, no part has groups of
+// two tiles. A part that begins inside a tile leaves its sums in memory; the
 // part with the beginning of that tile adds them, in order, and stores. It comes last in its cluster, when the others
 // have been done: these begin with theirs.
 #pragma once
@@ -17,11 +18,11 @@ struct Segment {
 
 template <class Shape>
 struct Work {
-    int groups;      // scale groups of a tile
-    int count;       // of tiles
-    int each, rest;  // scale groups of a part of the tiles that are split: the first `rest` parts have one more
-    int at, end;     // of this cluster's part
-    int next;        // of the whole tiles
+    int groups;   // scale groups of a tile
+    int count;    // of tiles
+    int split;    // scale groups of the tiles that are split
+    int at, end;  // of this cluster's part
+    int next;     // of the whole tiles
 
     BS_DEVICE Work(const TileOrder<Shape>& order) {
         const int clusters = gridDim.x;
@@ -30,15 +31,14 @@ struct Work {
         count = order.count();
         const int left = count % clusters;
         const int tiles = !order.a.split || left == 0 ? 0 : count < clusters ? left : left + clusters;
-        each = tiles * groups / clusters;
-        rest = tiles * groups - each * clusters;
+        split = tiles * groups;
         at = part(blockIdx.x);
         end = part(blockIdx.x + 1);
         next = tiles + blockIdx.x;
     }
 
     // Where the part of a cluster begins.
-    BS_DEVICE int part(int cluster) const { return each * cluster + min(cluster, rest); }
+    BS_DEVICE int part(int cluster) const { return static_cast<u32>(cluster) * split / gridDim.x; }
 
     BS_DEVICE bool take(Segment& segment) {
         if (at < end) {

@@ -10,6 +10,7 @@ from blockscale.problem import Problem
 
 TILE_K = 64  # k of a stage
 _LEAST_STEPS = 4  # k tiles of a part of a tile
+_WHOLE_PARTS = 0.9  # of the places taken, and no cluster need have parts of two tiles
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class Config(BaseConfig):
         places = max(problem.device.sms // self.cluster, 1)
         tiles = self.m_tiles(problem) * self.n_tiles(problem)
         if self.split:
+            parts = places // max(tiles, 1)  # of each tile
+            if parts > 1 and parts * tiles >= _WHOLE_PARTS * places:
+                places = parts * tiles
             tiles = tiles * ceil(problem.k / TILE_K) // _LEAST_STEPS
         return max(min(places, tiles), 1)
 

@@ -29,6 +29,7 @@ class Constants:
     store: float  # cycles for 1,024 results
     split: float  # cycles of leaving sums and adding them, once
     split_sums: float  # cycles for 1,024 sums
+    crossing: float  # cycles more, where a cluster has parts of two tiles
     dram: float  # of the data sheet's rate
 
 
@@ -41,6 +42,7 @@ CONSTANTS = Constants(
     store=70.95,
     split=1.231e04,
     split_sums=89.72,
+    crossing=6000,
     dram=0.85,
 )
 
@@ -61,6 +63,7 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
         sums = config.tile_m * config.weight_rows / 1024
         parts = max(1.0, clusters / tiles)  # of a tile, to be added
         cycles = tiles / clusters * tile + c.split + c.split_sums * sums * parts
+        cycles += c.crossing if clusters % tiles else 0.0
     else:
         cycles = ceil(tiles / clusters) * tile
     computing = cycles / device.sm_hz * 1e6

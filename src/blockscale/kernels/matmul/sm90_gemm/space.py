@@ -13,6 +13,7 @@ ROWS = (64, 96, 128, 160, 192, 224, 256)
 _MOST_SUMS = 128  # registers of a thread; more would spill
 _LEAST_SHARED = 192  # rows of x from which on sharing them in a cluster was seen to pay
 _STAGES = (6, 5, 4, 3)
+_LONGEST_SPLIT = 1 << 22  # k: parts of tiles are counted in 32 bits
 _STATIC_SHARED = 1024  # bytes that the kernel has for itself, at the most
 
 
@@ -30,5 +31,6 @@ def _with_stages(problem: Problem, config: Config) -> Iterator[Config]:
         config = replace(config, stages=stages)
         if shared_bytes(config, problem) + _STATIC_SHARED <= problem.device.shared_per_cta:
             yield config
-            yield replace(config, split=True)
+            if problem.k <= _LONGEST_SPLIT:
+                yield replace(config, split=True)
             return
