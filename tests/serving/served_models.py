@@ -86,3 +86,15 @@ def served(
     params = SamplingParams(temperature=0, max_tokens=new, detokenize=False)
     results = engine.generate(given, params, use_tqdm=False, **options)
     return [list(result.outputs[0].token_ids) for result in results]
+
+
+def add_tokenizer(folder: Path) -> Path:
+    """Token 7 is the word "t7": for servers, which do not start without one."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"t{i}": i for i in range(COMMON["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder

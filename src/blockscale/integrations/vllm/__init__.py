@@ -10,12 +10,11 @@ them; on GPUs these are claimed by `--quantization blockscale`, or by BLOCKSCALE
     registration   how vLLM comes to know of this library
     claims         which checkpoints are served by it
     config         the quantisation method of one model: which of its layers are packed
-    stored_layers  which tensors of a checkpoint make up a layer of vLLM's
-    intake         from the stream of stored tensors to this rank's part of each weight
+    served_model   the checkpoint that a process loads, and the stream that vLLM reads it in
     linear, head, experts   the three kinds of layers
     startup        what is compiled, and said, before the first request
 
-Only the modules of the layers and of the config import vLLM, so all else is tested without it.
+What vLLM has no part in is in `blockscale.integrations.engines`, and tested without it.
 """
 
 from blockscale.integrations.vllm.registration import register

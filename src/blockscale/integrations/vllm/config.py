@@ -19,8 +19,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.models.utils import WeightsMapper
 from vllm.platforms import current_platform
 
+from blockscale.integrations.engines.expert_sources import is_packed
 from blockscale.integrations.vllm.claims import claims
-from blockscale.integrations.vllm.expert_sources import is_packed
 from blockscale.integrations.vllm.experts import BlockscaleMoEMethod
 from blockscale.integrations.vllm.head import BlockscaleHeadMethod
 from blockscale.integrations.vllm.linear import BlockscaleLinearMethod

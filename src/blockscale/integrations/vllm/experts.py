@@ -10,7 +10,7 @@ from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEM
 
 from blockscale.checkpoint.load_into import stack_experts
 from blockscale.formats import Format
-from blockscale.integrations.vllm.expert_sources import (
+from blockscale.integrations.engines.expert_sources import (
     DOWN,
     GATE,
     ROLES,
@@ -19,9 +19,9 @@ from blockscale.integrations.vllm.expert_sources import (
     Ranks,
     want_experts,
 )
-from blockscale.integrations.vllm.intake import Piece
+from blockscale.integrations.engines.intake import Piece
+from blockscale.integrations.engines.packed import Memory
 from blockscale.integrations.vllm.linear import HELD, dummy
-from blockscale.integrations.vllm.packed import overwrite
 from blockscale.integrations.vllm.served_model import ServedModel
 from blockscale.nn import Experts
 from blockscale.numerics import Activation, parse_activation, swiglu_oai
@@ -58,12 +58,13 @@ class BlockscaleMoEMethod(FusedMoEMethodBase):
             dict(zip(names, ROLES, strict=True)),
             self.ranks,
         )
-        self.model.intake.on_reload(lambda: self._reload(layer))
+        self.model.intake.on_reload(self._reload)
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        if hasattr(layer, HELD) and self._untouched():
-            return  # loaded, and called again
+        if hasattr(layer, HELD):
+            return  # weights that are loaded anew are overwritten at the end of the stream
         experts = self._build()
+        self.memory = Memory(experts)
         setattr(layer, HELD, experts)
         layer.w2_weight_packed = experts.down.codes  # where adapters look for the device
         self.model.startup.ready(self.name, experts)
@@ -71,9 +72,9 @@ class BlockscaleMoEMethod(FusedMoEMethodBase):
     def _untouched(self) -> bool:
         return all(piece.untouched for piece in self.pieces.every())
 
-    def _reload(self, layer: Any) -> None:
+    def _reload(self) -> None:
         if not self._untouched():
-            overwrite(getattr(layer, HELD), self._build())
+            self.memory.overwrite(self._build())
 
     def _build(self) -> Experts:
         read = {id(piece): self._read(piece) for piece in self.pieces.every()}

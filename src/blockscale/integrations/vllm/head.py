@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import pad
 
-from blockscale.integrations.vllm.intake import Cut
+from blockscale.integrations.engines.intake import Cut
 from blockscale.integrations.vllm.linear import BlockscaleLinearMethod
 
 

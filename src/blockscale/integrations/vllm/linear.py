@@ -15,10 +15,10 @@ from vllm.model_executor.layers.linear import (
 
 from blockscale.checkpoint.stored import Stored
 from blockscale.formats import Format
-from blockscale.integrations.vllm.intake import Cut, Piece
-from blockscale.integrations.vllm.packed import PackedLinear, overwrite
+from blockscale.integrations.engines.intake import Cut, Piece
+from blockscale.integrations.engines.packed import Memory, PackedLinear
+from blockscale.integrations.engines.stored_layers import LinearSource
 from blockscale.integrations.vllm.served_model import ServedModel
-from blockscale.integrations.vllm.stored_layers import LinearSource
 from blockscale.nn.packed import blank
 from blockscale.tensor import QTensor, part_range
 
@@ -52,7 +52,7 @@ class BlockscaleLinearMethod(LinearMethodBase):
             self.pieces.append(self.model.intake.want(stored, cut))
         for scale in self.source.unused:
             self.model.intake.ignore(scale)
-        self.model.intake.on_reload(lambda: self._reload(layer))
+        self.model.intake.on_reload(self._reload)
 
     def _cuts(self, layer: Any, sizes: list[int]) -> list[Cut | None]:
         """This rank's part of each stored weight."""
@@ -88,15 +88,16 @@ class BlockscaleLinearMethod(LinearMethodBase):
         return Cut(1, ((start, start + length),))
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        if hasattr(layer, HELD) and all(piece.untouched for piece in self.pieces):
-            return  # loaded, and called again
-        packed = self._build(layer)
+        if hasattr(layer, HELD):
+            return  # it was the bias that was loaded anew: weights are at the end of the stream
+        packed = self._build()
+        self.memory = Memory(packed)
         setattr(layer, HELD, packed)
         # Where adapters look for the device of a layer.
         layer.weight_packed = packed.qtensors().popitem()[1].codes
         self.model.startup.ready(self.name, packed)
 
-    def _build(self, layer: Any) -> PackedLinear:
+    def _build(self) -> PackedLinear:
         if self.model.is_dummy:
             weights = [dummy(piece, self.dtype, self.device) for piece in self.pieces]
         else:
@@ -105,9 +106,9 @@ class BlockscaleLinearMethod(LinearMethodBase):
         packed.prepare()
         return packed
 
-    def _reload(self, layer: Any) -> None:
+    def _reload(self) -> None:
         if not all(piece.untouched for piece in self.pieces):
-            overwrite(getattr(layer, HELD), self._build(layer))
+            self.memory.overwrite(self._build())
 
     def _placed(self, weight: QTensor | Tensor) -> QTensor | Tensor:
         if isinstance(weight, QTensor):

@@ -14,9 +14,9 @@ from vllm.model_executor.models.utils import WeightsMapper
 
 from blockscale.checkpoint import Checkpoint
 from blockscale.checkpoint.stored import Stored
-from blockscale.integrations.vllm.intake import Intake
+from blockscale.integrations.engines.intake import Intake
+from blockscale.integrations.engines.stored_layers import StoredLayers
 from blockscale.integrations.vllm.startup import Startup
-from blockscale.integrations.vllm.stored_layers import StoredLayers
 
 _NUMBERED = re.compile(r"(.*?\.(\d+))\.")  # up to the first number of a name: a layer of a stack
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from blockscale.integrations.vllm.packed import PackedLinear
+from blockscale.integrations.engines.packed import PackedLinear
 from blockscale.nn import Experts
 from blockscale.nn.packed import PackedModule
 from blockscale.nn.progress import track

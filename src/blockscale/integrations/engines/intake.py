@@ -1,9 +1,9 @@
 """From the stream of stored tensors to this rank's part of each weight.
 
-vLLM reads files and gives a model (name, tensor) pairs, in any order, from a disk or from a
+An engine reads files and gives a model (name, tensor) pairs, in any order, from a disk or from a
 trainer. What belongs to a packed layer is taken out of that stream here, under the names that the
 file has, cut to this rank's part, and kept until the layer is built; the rest goes on to the model.
-So no model of vLLM has to know how any dialect stores codes and scales, or how experts are named.
+So no model of the engine has to know how a dialect stores codes and scales, or names experts.
 
 A packed tensor that no layer wants is an error, and so is one that a layer wants and never gets.
 """
@@ -79,8 +79,6 @@ class Intake:
 
     stored      the tensors of the checkpoint
     elsewhere   whether a packed tensor is some other process's, such as a layer of another stage
-    built       called at the end of every stream after the first: the layers have been built, and
-                have new bytes
     """
 
     stored: Iterable[Stored]
@@ -123,7 +121,7 @@ class Intake:
                 elif name in unread:
                     raise ValueError(
                         f"{name} is packed in the checkpoint, and no layer of the model reads it: "
-                        "vLLM has no quantised layer of that name"
+                        "the engine has no quantised layer of that name"
                     )
                 elif name not in self._ignored:
                     yield name, tensor

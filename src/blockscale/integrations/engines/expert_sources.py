@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from blockscale.checkpoint.stored import Stored
-from blockscale.integrations.vllm.intake import Cut, Intake, Piece
+from blockscale.integrations.engines.intake import Cut, Intake, Piece
 from blockscale.tensor import part_range
 
 GATE, UP, DOWN = "gate", "up", "down"

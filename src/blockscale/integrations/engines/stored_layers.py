@@ -1,6 +1,6 @@
-"""Which tensors of a checkpoint make up a layer of vLLM's.
+"""Which tensors of a checkpoint make up a layer of an engine's.
 
-vLLM names modules as the model of transformers does, up to renamed prefixes, and fuses some: its
+Engines name modules as the model of transformers does, up to renamed prefixes, and fuse some: their
 `qkv_proj` is `q_proj`, `k_proj` and `v_proj` of most files, and a module of its own in others
 (Phi-3). What is packed is read off the files, whatever config.json says of modules to leave alone.
 """
@@ -29,9 +29,9 @@ class LinearSource:
 
 
 class StoredLayers:
-    """The tensors of a checkpoint by the module of vLLM's that they belong to.
+    """The tensors of a checkpoint by the engine's module that they belong to.
 
-    rename   the name that vLLM has for a module of the checkpoint
+    rename   the name that the engine has for a module of the checkpoint
     """
 
     def __init__(self, tensors: Mapping[str, Stored], rename: Callable[[str], str]) -> None:
@@ -44,7 +44,7 @@ class StoredLayers:
             self._names[stored.name] = f"{renamed}.{leaf}"
 
     def name_of(self, stored: Stored) -> str:
-        """As vLLM would say it."""
+        """As the engine would say it."""
         return self._names[stored.name]
 
     def below(self, prefix: str) -> dict[str, Stored]:
@@ -57,7 +57,7 @@ class StoredLayers:
         }
 
     def linear(self, prefix: str, members: Sequence[str]) -> LinearSource | None:
-        """members: what vLLM has fused into this layer; None where nothing of it is packed."""
+        """members: what the engine has fused into this layer. None: nothing of it is packed."""
         above = module_of(prefix)
         inside = [f"{above}.{member}" if above else member for member in members]
         for paths in (inside, [prefix]):

@@ -63,17 +63,25 @@ def _spec(weight: QTensor | Tensor) -> str | None:
     return weight.format.spec if isinstance(weight, QTensor) else None
 
 
-def overwrite(module: PackedModule, fresh: PackedModule) -> None:
-    """The bytes of `fresh` in the memory of `module`, which CUDA graphs may have captured."""
-    module.prepare()
-    fresh.prepare()
-    ours, theirs = module.qtensors(), fresh.qtensors()
-    for name, held in ours.items():
-        new = theirs[name]
-        if held.format != new.format or held.shape != new.shape:
-            raise ValueError(f"a reload cannot turn {held} into {new}: start the server again")
-        for mine, its in zip(held.tensors, new.tensors, strict=True):
-            mine.copy_(its)
-    given = dict(fresh.named_parameters())
-    for name, parameter in module.named_parameters():
-        parameter.data.copy_(given[name])
+class Memory:
+    """The memory of a module's weights, which CUDA graphs may have captured.
+
+    An engine may take the buffers of all modules away while it loads weights anew, and put the
+    same ones back at the end, so they are remembered here.
+    """
+
+    def __init__(self, module: PackedModule) -> None:
+        self._weights, self._plain = module.qtensors(), dict(module.named_parameters())
+
+    @torch.no_grad()
+    def overwrite(self, fresh: PackedModule) -> None:
+        """With the bytes of a module that is built alike."""
+        fresh.prepare()
+        for name, new in fresh.qtensors().items():
+            held = self._weights[name]
+            if held.format != new.format or held.shape != new.shape:
+                raise ValueError(f"a reload cannot turn {held} into {new}: start the server again")
+            for mine, its in zip(held.tensors, new.tensors, strict=True):
+                mine.copy_(its)
+        for name, parameter in fresh.named_parameters():
+            self._plain[name].copy_(parameter)

@@ -1,0 +1,44 @@
+"""A stored run: what was found, when, with which versions, on which machine."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def written(path: Path, found: dict[str, Any]) -> None:
+    path = ROOT / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**circumstances(), **found}, indent=1) + "\n")
+
+
+def circumstances() -> dict[str, Any]:
+    import torch
+    import vllm
+
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "commit": subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip(),
+        "versions": {
+            "blockscale": version("blockscale"),
+            "vllm": vllm.__version__,
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+            "python": platform.python_version(),
+        },
+        "machine": _cpu(),
+    }
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {len(names)} threads"
