@@ -34,11 +34,11 @@ NEW = 8  # tokens a prompt
 PROMPTS = [[1, 2, 3, 4, 5], list(range(7, 40)), [200], [9] * 12]
 
 
-def make_plain(family: str, folder: Path, seed: int = 0) -> Path:
+def make_plain(family: str, folder: Path, seed: int = 0, **other) -> Path:
     import transformers
 
     torch.manual_seed(seed)
-    config = getattr(transformers, f"{family}Config")(**COMMON, **EXTRA[family])
+    config = getattr(transformers, f"{family}Config")(**(COMMON | EXTRA[family] | other))
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     for name, parameter in model.named_parameters():
         if "norm" not in name:

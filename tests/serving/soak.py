@@ -30,6 +30,7 @@ from serving.served_models import COMMON, add_tokenizer, make_plain, offline, pa
 
 SHORT, LONG = range(1, 9), range(120, 200)  # tokens of a prompt
 NEW = 16
+MODEL = "tiny"
 CLIENTS = 6
 STARTUP_S, REQUEST_S = 300, 120
 # Pages of the KV cache are touched one by one: a small cache has been touched when half of the
@@ -58,7 +59,16 @@ def server(folder: Path, port: int, log: Path):
     """In a process group of its own, which ends with the block however it is left."""
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
-        *("--port", str(port), "--dtype", "float32", "--max-model-len", "256"),
+        *(
+            "--served-model-name",
+            MODEL,
+            "--port",
+            str(port),
+            "--dtype",
+            "float32",
+            "--max-model-len",
+            "256",
+        ),
         *("--max-num-seqs", str(CLIENTS), "--enforce-eager"),
         *("--num-gpu-blocks-override", str(KV_BLOCKS), "--no-enable-prefix-caching"),
     ]
@@ -102,7 +112,7 @@ async def is_ready(session, port: int, process, log: Path) -> None:
 async def request(session, port: int, prompt: list[int], stop_after: int | None):
     """The tokens of one streamed completion, and when the first came; a client may hang up."""
     body = {
-        "model": "tiny",
+        "model": MODEL,
         "prompt": prompt,
         "max_tokens": NEW,
         "temperature": 0,
@@ -239,22 +249,25 @@ def judge(found: dict[str, object]) -> list[str]:
     return problems
 
 
+def run(count: int, base: Path) -> dict[str, object]:
+    """With a model that is made here."""
+    random_ = random.Random(1)
+    lengths = [random_.choice(SHORT if i % 3 else LONG) for i in range(12)]
+    prompts = [random_.choices(range(COMMON["vocab_size"]), k=length) for length in lengths]
+    plain = make_plain("Llama", base / "plain")
+    folder = add_tokenizer(pack(plain, base / "packed", "compressed-tensors", "nvfp4"))
+    answers = offline(folder, prompts, NEW)
+    expected = {tuple(prompt): answer for prompt, answer in zip(prompts, answers, strict=True)}
+    return soak(folder, expected, count, base)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    random_ = random.Random(1)
-    lengths = [random_.choice(SHORT if i % 3 else LONG) for i in range(12)]
-    prompts = [random_.choices(range(COMMON["vocab_size"]), k=length) for length in lengths]
     with tempfile.TemporaryDirectory() as scratch:
-        base = Path(scratch)
-        plain = make_plain("Llama", base / "plain")
-        folder = add_tokenizer(pack(plain, base / "tiny", "compressed-tensors", "nvfp4"))
-        answers = offline(folder, prompts, NEW)
-        expected = {tuple(prompt): answer for prompt, answer in zip(prompts, answers, strict=True)}
-        os.chdir(base)  # the model is called by its folder's name
-        found = soak(Path("tiny"), expected, options.requests, base)
+        found = run(options.requests, Path(scratch))
     problems = judge(found)
     print(json.dumps(found, indent=1))
     if options.out is not None and not problems:

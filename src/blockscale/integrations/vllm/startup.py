@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import torch
 
-from blockscale.integrations.engines.packed import PackedLinear
 from blockscale.nn import Experts
 from blockscale.nn.packed import PackedModule
 from blockscale.nn.progress import track
@@ -54,13 +53,17 @@ class Startup:
         say("blockscale runs %s weights of %s, kept packed", counts, self.dialect)
         self._warm()
         for layer in self._kinds.values():
-            if isinstance(layer, PackedLinear):
-                say("%s", self._explained(layer))
+            say("%s", self._explained(layer))
 
-    def _explained(self, layer: PackedLinear) -> str:
+    def _explained(self, layer: PackedModule) -> str:
+        """Of one token, which is what most batches of a server are nearest to."""
         weight = next(iter(layer.qtensors().values()))
-        x = torch.empty(1, weight.shape[-1], dtype=self.dtype, device=weight.device)
-        return str(explain(x, weight, x_format=layer.x_format))
+        x = torch.zeros(1, weight.shape[-1], dtype=self.dtype, device=weight.device)
+        if isinstance(layer, Experts):
+            sizes = torch.zeros(layer.num_experts, dtype=torch.int64, device=x.device)
+            sizes[0] = 1
+            return str(explain(x, layer.gate, layer.up, group_sizes=sizes))
+        return str(explain(x, weight))
 
     def _warm(self) -> None:
         """Run every kind of layer at every batch size, where running compiles."""
