@@ -1,4 +1,4 @@
-"""What a server does before it captures graphs, and while it does. Skipped where there is no GPU."""
+"""What a server does before and while it captures graphs. Skipped where there is no GPU."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import blockscale as bs
 from blockscale.integrations.engines.packed import Memory, PackedLinear
 from blockscale.integrations.vllm.startup import Startup
-from blockscale.runtime import cuda
+from blockscale.runtime.cuda import functions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 SIZES = (1, 4, 24)
@@ -46,7 +46,7 @@ def test_nothing_is_compiled_while_graphs_are_captured(make, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("compiled during capture")
 
-    monkeypatch.setattr(cuda, "cubin", refuse, raising=False)
+    monkeypatch.setattr(functions, "cubin", refuse)
     for m in SIZES:
         given = arguments(layer, m)
         graph = torch.cuda.CUDAGraph()
