@@ -27,6 +27,7 @@ from blockscale.runtime.target import (
     resolve_device,
     target_of,
 )
+from blockscale.runtime.triton_refusal import triton_refusal
 
 __all__ = [
     "CHECKS",
@@ -62,6 +63,7 @@ __all__ = [
     "serving_x_format",
     "sync_folder",
     "target_of",
+    "triton_refusal",
     "tuned",
     "tuned_enabled",
 ]

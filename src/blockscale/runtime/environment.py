@@ -75,6 +75,11 @@ def replay_override() -> str | None:
     return os.environ.get("BLOCKSCALE_REPLAY") or None
 
 
+def compiler_override() -> str | None:
+    """Triton's variable for the C compiler, not one of ours."""
+    return os.environ.get("CC") or None
+
+
 def tuned_enabled() -> bool:
     return os.environ.get("BLOCKSCALE_TUNED", "") != "0"
 

@@ -14,6 +14,14 @@ and launches are called with (x, biases, group_sizes, out):
 """
 
 from blockscale.kernels.contract import Kernel
-from blockscale.kernels.matmul import cpu, cublas, reference, sm90_gemm, sm100_gemm, stream
+from blockscale.kernels.matmul import (
+    cpu,
+    cublas,
+    portable,
+    reference,
+    sm90_gemm,
+    sm100_gemm,
+    stream,
+)
 
-KERNELS: tuple[Kernel, ...] = (cpu, stream, sm90_gemm, sm100_gemm, cublas, reference)
+KERNELS: tuple[Kernel, ...] = (cpu, stream, sm90_gemm, sm100_gemm, portable, cublas, reference)
