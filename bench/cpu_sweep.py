@@ -33,8 +33,9 @@ from blockscale.formats import format as format_named
 from blockscale.kernels.matmul.cpu import Config, algorithms, bind
 from blockscale.kernels.repack.cpu import CPU_TILES
 from blockscale.layouts import canonical
+from blockscale.ops.agreement import disagreement
 from blockscale.ops.quantize import run_dequantize
-from blockscale.ops.tuning.agreement import disagreement, tolerance
+from blockscale.ops.tuning.agreement import tolerance
 from blockscale.ops.tuning.operands import Operands, make_operands
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import ceilings, device_of, load_native, native

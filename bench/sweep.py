@@ -207,7 +207,8 @@ def _measure(problem: Problem, configs: list[Config], device: Any, skipped: list
     import torch
 
     from blockscale.kernels.matmul.stream.product import Product
-    from blockscale.ops.tuning.agreement import disagreement, tolerance
+    from blockscale.ops.agreement import disagreement
+    from blockscale.ops.tuning.agreement import tolerance
     from blockscale.ops.tuning.operands import make_operands
     from blockscale.runtime.cuda import GraphStopwatch
     from blockscale.runtime.timing import ring_bytes

@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import save
 
 import blockscale as bs
-from blockscale.runtime.tuned_file import Machine, Measured, Result, to_text
+from blockscale.runtime.proven import Proof
+from blockscale.runtime.result_file import Machine, to_text
+from blockscale.runtime.tuned import Measured, Result
 
 Folder = dict[str, bytes]
 SINGLE, CONFIG = "model.safetensors", "config.json"
@@ -119,6 +121,14 @@ def tuned() -> list[Folder]:
     problem = {"verb": "matmul", "m": 1, "n": 4096}
     results = [Result({**problem, "m": m}, "abc", measured, measured, "d", {}) for m in (1, 2)]
     return [{"tuned.json": to_text(Machine("H200", "sm_90"), results).encode()}]
+
+
+def proven() -> list[Folder]:
+    proofs = [
+        Proof("stream", {"verb": "matmul", "m": m}, "abc", "13.0", failure, "d", {"torch": "2"})
+        for m, failure in ((1, ""), (2, "2 of 4 values are wrong"))
+    ]
+    return [{"proven.json": to_text(Machine("B200", "sm_100"), proofs).encode()}]
 
 
 def _saved(tensors: dict[str, object], name: str, **options: object) -> Folder:

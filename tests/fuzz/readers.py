@@ -17,8 +17,9 @@ from safetensors.torch import load as load_plainly
 import blockscale as bs
 from blockscale.checkpoint import Checkpoint, load, read_importance
 from blockscale.checkpoint.journal import JOURNAL, under_construction
+from blockscale.runtime import proven, tuned
 from blockscale.runtime.cuda.cache import Cache, Entry
-from blockscale.runtime.tuned_file import read as read_tuned
+from blockscale.runtime.result_file import read as read_results
 from fuzz import corpus
 from fuzz.harness import Folder, Reader
 
@@ -146,11 +147,19 @@ def _read_journal(folder: Path, sound: Folder, damaged: Folder) -> None:
 
 def _read_tuned(folder: Path, sound: Folder, damaged: Folder) -> None:
     told: list[str] = []
-    _, results = read_tuned(folder / "tuned.json", told.append)
+    _, results = read_results(folder / "tuned.json", tuned.parse, "tune", told.append)
     assert results or told or json.loads(damaged["tuned.json"])["results"] == []
     for each in results:
         assert each.gain > 0
-        assert each.problem_text
+        assert each.key
+    assert all(str(folder) in text for text in told)
+
+
+def _read_proven(folder: Path, sound: Folder, damaged: Folder) -> None:
+    told: list[str] = []
+    _, proofs = read_results(folder / "proven.json", proven.parse, "prove", told.append)
+    assert proofs or told or json.loads(damaged["proven.json"])["results"] == []
+    assert all(isinstance(each.failure, str) and each.key for each in proofs)
     assert all(str(folder) in text for text in told)
 
 
@@ -188,6 +197,7 @@ def readers() -> dict[str, Reader]:
         Reader("importance", corpus.importance(), _read_importance),
         Reader("journal", _journals(), _read_journal),
         Reader("tuned", corpus.tuned(), _read_tuned),
+        Reader("proven", corpus.proven(), _read_proven),
         Reader("cubin", _cubins(), _read_cubin),
     ]
     return {reader.name: reader for reader in found}

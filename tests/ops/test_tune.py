@@ -395,3 +395,15 @@ def test_candidates_that_do_not_compile_are_left_out(clock, install, monkeypatch
     assert ("compiling", 2, 2) in told  # one was there before
     assert found.trials[2].left_out == "RuntimeError: does not compile"
     assert found.best.candidate.config == Config(8)
+
+
+def test_every_header_of_the_device_code_counts(monkeypatch, tmp_path):
+    """Also those in folders below."""
+    folder = tmp_path / "cuda" / "gemm"
+    folder.mkdir(parents=True)
+    header = folder / "ring.cuh"
+    header.write_text("one")
+    monkeypatch.setattr(sources, "FOLDER", tmp_path / "cuda")
+    before = sources.source_hash.__wrapped__("sm_90")
+    header.write_text("another")
+    assert sources.source_hash.__wrapped__("sm_90") != before

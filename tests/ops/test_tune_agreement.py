@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from blockscale.kernels.matmul import cpu, reference
+from blockscale.ops.agreement import disagreement
 from blockscale.ops.tuning import agreement
-from blockscale.ops.tuning.agreement import disagreement, tolerance
+from blockscale.ops.tuning.agreement import tolerance
 from blockscale.ops.tuning.operands import make_operands
 from blockscale.runtime import load_native
 from ops.tuning_fakes import problem

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from blockscale.runtime import Limits, tuned, tuned_file
+from blockscale.runtime import Limits, result_file, result_folder, tuned
 
 HERE = tuned.Machine("NVIDIA H200, 132 SMs, 140 GiB", "sm_90")
 THERE = tuned.Machine("NVIDIA L4, 58 SMs, 22 GiB", "sm_89")
@@ -28,7 +28,7 @@ def result(m=1, microseconds=10.0, sources="abc"):
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("BLOCKSCALE_CACHE", str(tmp_path / "cache"))
-    tuned._warn_once.cache_clear()
+    result_folder.warn_once.cache_clear()
     tuned.forget()
     yield tmp_path / "cache" / "tuned"
     tuned.forget()
@@ -84,7 +84,9 @@ def test_gains_below_two_percent_do_not_win():
 def test_it_is_read_once(monkeypatch):
     tuned.keep(HERE, result())
     read = []
-    monkeypatch.setattr(tuned, "read", lambda *args: read.append(args) or tuned_file.read(*args))
+    monkeypatch.setattr(
+        result_folder, "read", lambda *args: read.append(args) or result_file.read(*args)
+    )
     for _ in range(3):
         found()
     assert len(read) == 1
@@ -130,7 +132,7 @@ def test_a_damaged_file_costs_a_warning(content, said):
 
 def test_an_absurdly_large_file_is_not_read(monkeypatch):
     tuned.keep(HERE, result())
-    monkeypatch.setattr(tuned_file, "_LIMITS", Limits(nbytes=100, values=100))
+    monkeypatch.setattr(result_file, "_LIMITS", Limits(nbytes=100, values=100))
     tuned.forget()
     with pytest.warns(RuntimeWarning, match="it has [0-9]+ bytes"):
         assert found() is None
@@ -210,7 +212,7 @@ def test_two_processes_lose_nothing_of_each_other():
 def test_a_write_that_fails_leaves_the_old_file(folder, monkeypatch):
     path = tuned.keep(HERE, result())
     before = path.read_bytes()
-    monkeypatch.setattr(tuned, "to_text", lambda machine, results: "\ud800")  # cannot be encoded
+    monkeypatch.setattr(result_folder, "to_text", lambda *_: "\ud800")  # cannot be encoded
     with pytest.raises(UnicodeEncodeError):
         tuned.keep(HERE, replace(result(), date="2027-01-01"))
     assert path.read_bytes() == before

@@ -25,6 +25,7 @@ from blockscale.cli.generate import generate_text
 from blockscale.cli.inspect import inspect
 from blockscale.cli.layout import layout
 from blockscale.cli.output import reporting
+from blockscale.cli.prove import prove
 from blockscale.cli.quantize import quantize
 from blockscale.cli.tune import tune
 from blockscale.cli.warmup import warmup
@@ -39,7 +40,7 @@ commands = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # help texts have shapes in square brackets
 )
-for command in (formats, layout, explain, doctor, quantize, inspect, warmup, tune, cache):
+for command in (formats, layout, explain, doctor, quantize, inspect, warmup, tune, prove, cache):
     commands.command()(reporting(command))
 commands.command("generate")(reporting(generate_text))
 commands.command("eval")(reporting(evaluate))  # `eval` is Python's own

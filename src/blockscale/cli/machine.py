@@ -23,8 +23,11 @@ from blockscale.runtime import (
     devices,
     load_native,
     load_replay,
+    proven,
+    proving_enabled,
 )
 from blockscale.runtime.cuda import driver_version, load_nvrtc, open_cache
+from blockscale.runtime.environment import proven_folder
 
 _PACKAGES = (
     "blockscale",
@@ -52,6 +55,7 @@ def examine() -> dict[str, Any]:
             "native CPU": _native(),
             "replay": _replay(),
             "tuned": summary_of_tuned(),
+            "proven": _proven(),
         },
         "devices": [_device(each) for each in devices()],
         "environment": {
@@ -106,6 +110,12 @@ def _cached() -> str:
     return "are not kept on the disk" if kept is None else summary(kept)
 
 
+def _proven() -> str:
+    off = "" if proving_enabled() else "; unproven kernels run as they are: BLOCKSCALE_PROVE=0"
+    failed = sum(bool(each.failure) for each in proven.proofs().values())
+    return f"{proven_folder()}: {len(proven.proofs())} proofs, {failed} failed{off}"
+
+
 def _device(device: torch.device) -> dict[str, Any]:
     """With each kernel's answer to a decoding step, m = 1, for each verb."""
     facts = device_of(device)
@@ -131,13 +141,20 @@ def _table(found: dict[str, Any]) -> Table:
 def _answers(verb: str, device: Device) -> dict[str, str]:
     """Kernel -> what it says, over every format."""
     refusals: dict[str, dict[str, str]] = {}
+    known: dict[str, set[str]] = {}  # proven, or unproven, of what is usable
     for format in CATALOGUE.values():
         problem = ops.example(verb, format, device)
         for answer in [] if problem is None else ops.answers(problem):
             told = refusals.setdefault(answer.kernel, {})
+            known.setdefault(answer.kernel, set())
             if answer.refusal is not None:
                 told[format.name] = answer.refusal
-    return {kernel: _sentence(told) for kernel, told in refusals.items()}
+            elif answer.standing.state != "needs no proof":
+                known[answer.kernel].add(str(answer.standing))
+    return {
+        kernel: "; ".join((_sentence(told), *sorted(known[kernel])))
+        for kernel, told in refusals.items()
+    }
 
 
 def _sentence(told: dict[str, str]) -> str:

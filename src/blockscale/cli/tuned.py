@@ -21,7 +21,7 @@ def kept() -> list[dict[str, Any]]:
             "use": _use(machine, result),
             **asdict(result),
         }
-        for (machine, _, _), result in tuned.results().items()
+        for (machine, _), result in tuned.results().items()
     ]
     return sorted(found, key=lambda each: (each["device"], each["target"], _order(each["problem"])))
 

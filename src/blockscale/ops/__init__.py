@@ -17,6 +17,8 @@ from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.plan import Plan, make_plan, why_copied
 from blockscale.ops.prepared import prepared_layout
+from blockscale.ops.proof.everything import Outcome, prove_all, to_prove
+from blockscale.ops.proof.standing import Standing
 from blockscale.ops.quantize import derive_tensor_scale, repack
 from blockscale.ops.replay import keep_replay, run_replay
 from blockscale.ops.tuning.report import Tuning
@@ -30,6 +32,7 @@ from blockscale.ops.validate import (
     check_not_negative,
     check_positive,
 )
+from blockscale.ops.versions import versions
 
 __all__ = [
     "FLOAT_DTYPES",
@@ -39,7 +42,9 @@ __all__ = [
     "Explanation",
     "MatmulCall",
     "Operand",
+    "Outcome",
     "Plan",
+    "Standing",
     "Tuning",
     "answers",
     "builds",
@@ -63,11 +68,14 @@ __all__ = [
     "matmul",
     "plain",
     "prepared_layout",
+    "prove_all",
     "quantize",
     "repack",
     "run_checked",
     "run_replay",
     "source_hash",
+    "to_prove",
     "tune",
+    "versions",
     "why_copied",
 ]

@@ -61,6 +61,8 @@ class Explanation:
             elif answer.kernel == self.kernel:
                 lines.append(f"  runs     {answer.kernel} with {self.choice.config}")
                 lines.append(f"  chosen   {self._reason()}")
+                if answer.standing.state != "needs no proof":
+                    lines.append(f"  {answer.standing.state:8s} {answer.standing.said}")
                 lines += self._predicted()
                 passed = True
             else:

@@ -1,6 +1,6 @@
 """The machine: devices, the environment, what the hardware can do at best."""
 
-from blockscale.runtime import native, tuned
+from blockscale.runtime import native, proven, tuned
 from blockscale.runtime.bounded_json import Limits, open_regular, parse_json, read_json
 from blockscale.runtime.ceilings import Ceilings, ceilings, published_ceilings
 from blockscale.runtime.determinism import ask_deterministic, deterministic, is_deterministic
@@ -9,6 +9,7 @@ from blockscale.runtime.environment import (
     CHECKS,
     VARIABLES,
     checks_enabled,
+    proving_enabled,
     serving_everywhere,
     serving_x_format,
     tuned_enabled,
@@ -55,6 +56,8 @@ __all__ = [
     "native",
     "open_regular",
     "parse_json",
+    "proven",
+    "proving_enabled",
     "published_ceilings",
     "read_json",
     "replacing",

@@ -9,8 +9,9 @@ from pathlib import Path
 CHECKS = "BLOCKSCALE_CHECK"
 
 VARIABLES = {
-    "BLOCKSCALE_CACHE": "folder for compiled CUDA kernels and, in tuned, for what tuning has "
-    "found; by default blockscale/cubins and blockscale/tuned in XDG_CACHE_HOME or ~/.cache",
+    "BLOCKSCALE_CACHE": "folder for compiled CUDA kernels and, in tuned and proven, for what "
+    "tuning and proving have found; by default the folders cubins, tuned and proven of blockscale "
+    "in XDG_CACHE_HOME or ~/.cache",
     "BLOCKSCALE_CACHE_MB": "how large all compiled kernels may become, 512 by default; 0 keeps "
     "none",
     CHECKS: "1: read group sizes and given tensor scales back from the GPU and raise "
@@ -19,6 +20,8 @@ VARIABLES = {
     "BLOCKSCALE_ISA": "scalar, avx2, avx512 or amx: the instruction set of the native CPU kernels; "
     "by default the best that the CPU has",
     "BLOCKSCALE_NATIVE": "path of the native CPU library, or 0 to do without it",
+    "BLOCKSCALE_PROVE": "0: run kernels that no test has shown to work on this kind of GPU without "
+    "proving them first",
     "BLOCKSCALE_REPLAY": "path of the extension that repeats calls on a GPU at a lower cost to "
     "the host, or 0 to do without it",
     "BLOCKSCALE_TUNED": "0: do without what tuning has found, and choose by rule",
@@ -43,6 +46,10 @@ def cache_folder() -> Path:
 
 def tuned_folder() -> Path:
     return (_asked_folder() or _default_folder()) / "tuned"
+
+
+def proven_folder() -> Path:
+    return (_asked_folder() or _default_folder()) / "proven"
 
 
 def _asked_folder() -> Path | None:
@@ -92,3 +99,7 @@ def serving_everywhere() -> bool | None:
 
 def serving_x_format() -> str | None:
     return os.environ.get("BLOCKSCALE_X_FORMAT") or None
+
+
+def proving_enabled() -> bool:
+    return os.environ.get("BLOCKSCALE_PROVE", "") != "0"

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from blockscale.kernels import KERNELS, Config, Kernel
+from blockscale.ops.proof.standing import why_unfit
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import Build
 
@@ -40,7 +41,13 @@ def offered(kernel: Kernel, problem: Problem) -> list[Candidate]:
 
 
 def candidates(problem: Problem) -> list[Candidate]:
-    """Of all kernels that take the problem; of `reference`, the last, where no other does."""
+    """Of all kernels that take the problem and work here; of `reference`, the last, where no other
+    does."""
     *rivals, reference = KERNELS[problem.verb]
-    takers = [kernel for kernel in rivals if kernel.refuses(problem) is None]
+    takers = [
+        kernel
+        for kernel in rivals
+        if kernel.refuses(problem) is None
+        and why_unfit(problem, kernel, kernel.configs(problem)[0]) is None
+    ]
     return [each for kernel in takers or [reference] for each in offered(kernel, problem)]

@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from blockscale.ops.tuning.agreement import disagreement, tolerance
+from blockscale.ops.agreement import disagreement
+from blockscale.ops.tuning.agreement import tolerance
 from blockscale.ops.tuning.candidates import Candidate, candidates
 from blockscale.ops.tuning.operands import Entry, Operands, make_operands
 from blockscale.ops.tuning.report import Trial

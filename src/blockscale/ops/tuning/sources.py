@@ -24,6 +24,7 @@ def _files(target: str) -> list[tuple[str, Path]]:
     folder = Path(kernels.__file__).parent
     found = [(str(file.relative_to(folder)), file) for file in sorted(folder.rglob("*.py"))]
     if target != "cpu":
-        return found + [(file.name, file) for file in sorted(FOLDER.glob("*.cu*"))]
+        device = sorted(FOLDER.rglob("*.cu*"))
+        return found + [(str(file.relative_to(FOLDER)), file) for file in device]
     native = load_native()
     return found if isinstance(native, str) else [*found, ("native", Path(native.path))]

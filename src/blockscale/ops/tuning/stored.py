@@ -48,8 +48,8 @@ def other_rows(problem: Problem) -> list[int]:
     sources, rest = source_hash(problem.target), facts(problem) | {"m": 0}
     alike = (
         result.problem.get("m")
-        for (where, source, _), result in tuned.results().items()
-        if (where, source) == (machine, sources) and result.problem | {"m": 0} == rest
+        for (where, _), result in tuned.results().items()
+        if (where, result.sources) == (machine, sources) and result.problem | {"m": 0} == rest
     )
     return sorted(m for m in alike if isinstance(m, int))
 

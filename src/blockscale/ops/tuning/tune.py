@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
@@ -15,9 +14,9 @@ from blockscale.ops.tuning.contest import Clock, Contest, Progress
 from blockscale.ops.tuning.report import Trial, Tuning
 from blockscale.ops.tuning.sources import source_hash
 from blockscale.ops.tuning.stored import facts
+from blockscale.ops.versions import versions
 from blockscale.problem import Problem
 from blockscale.runtime import device_names, target_of, tuned
-from blockscale.runtime.cuda import driver_version, load_nvrtc
 
 
 def tune(
@@ -91,23 +90,10 @@ def _result(problem: Problem, rule: Trial, best: Trial) -> tuned.Result:
         best=_measured(best),
         rule=_measured(rule),
         date=date.today().isoformat(),
-        versions=_versions(problem.target),
+        versions=versions(problem.target),
     )
 
 
 def _measured(trial: Trial) -> tuned.Measured:
     candidate, microseconds = trial.candidate, round(1e6 * (trial.seconds or 0), 4)
     return tuned.Measured(candidate.kernel.NAME, candidate.fields, microseconds)
-
-
-def _versions(target: str) -> dict[str, str]:
-    try:
-        ours = version("blockscale")
-    except PackageNotFoundError:  # run from its sources
-        ours = "not installed"
-    found = {"blockscale": ours, "torch": str(torch.__version__)}
-    if target != "cpu":
-        nvrtc = load_nvrtc()
-        found["driver"] = f"CUDA {driver_version()}"
-        found["NVRTC"] = nvrtc if isinstance(nvrtc, str) else nvrtc.version
-    return found
