@@ -21,6 +21,7 @@ TITLES = {
     "checkpoint": "Checkpoints: damaged, hostile, interrupted",
     "cli": "Commands",
     "fuzz": "Mutated files",
+    "ops": "Kernels: wrong on a GPU that no test has covered",
     "runtime": "Caches, tuning and the machine",
     "kernels": "Kernels",
     "native": "The pool of threads",

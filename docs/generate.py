@@ -33,6 +33,7 @@ from bench.tables import performance, speed  # noqa: E402
 from bench.verbs_tables import gpu_verbs  # noqa: E402
 from docs.coverage import coverage_tables, missing  # noqa: E402
 from docs.faults import fault_table  # noqa: E402
+from docs.gpus import gpu_tables  # noqa: E402
 
 PAGES = [
     ROOT / "README.md",
@@ -46,6 +47,7 @@ PAGES = [
             "reliability.md",
             "compat.md",
             "coverage.md",
+            "gpus.md",
         )
     ),
 ]
@@ -145,6 +147,7 @@ GENERATORS = {
     "codebooks": codebooks,
     "faults": faults,
     "coverage": coverage_tables,
+    "gpus": gpu_tables,
 }
 
 
