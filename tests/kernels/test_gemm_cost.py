@@ -29,11 +29,10 @@ def judged():
 
 
 def test_choices_on_problems_that_nothing_was_fitted_to(judged):
-    assert len(judged) >= 60
+    assert len(judged) >= 50
     regrets = [fit_gemm.regret(each) for each in judged]
     assert median(regrets) <= 1.03
-    assert sorted(regrets)[-2] <= 1.12
-    assert max(regrets) <= 1.24  # one problem of ragged experts, whose sizes no host knows
+    assert max(regrets) <= 1.14
 
 
 def test_predictions_on_problems_that_nothing_was_fitted_to(judged):

@@ -1,8 +1,8 @@
 """How long cuda/kernels/sm90_gemm.cu should take: rounds of tiles, each bound by what is slowest.
 
 Constants are fitted to a stored sweep by bench.fit_gemm and judged on another. Decoding and
-multiplying share the registers' bandwidth: a unit, 64 rows of w by 64 k, takes the cycles of its
-products and, beside them, some for decoding.
+multiplying overlap in part, since they share the registers' bandwidth and the power that the GPU
+may take: the cycles of a unit, 64 rows of w by 64 k, are a p-norm of both.
 """
 
 from __future__ import annotations
@@ -17,33 +17,38 @@ from blockscale.problem import Problem
 # Microseconds from launch to the first product, which sweeps of large problems cannot tell from the
 # cycles of a tile; it keeps small problems away.
 _START = 2.5
+_DRAM = 0.85  # of the data sheet's rate
 
 
 @dataclass(frozen=True)
 class Constants:
     multiply: float  # cycles of a unit's products, of those that the data sheet's rate gives
+    overlap: float  # of products with decoding: exponent of a p-norm, 1 where there is none
     decode: float  # cycles of a unit, of a float of 4 bits
     decode_table: float  # more, of a codebook
     decode_bits: float  # more, for each bit beyond 4
     tile: float  # cycles of a tile: filling the ring
-    store: float  # cycles for 1,024 results
+    activate: float  # cycles for 1,024 results of gate and up
     split: float  # cycles of leaving sums and adding them, once
     split_sums: float  # cycles for 1,024 sums
     crossing: float  # cycles more, where a cluster has parts of two tiles
-    dram: float  # of the data sheet's rate
+    again: float  # of the time in which memory gives what the cache does not hold
+    cache: float  # of the L2 cache, that holds operands
 
 
 CONSTANTS = Constants(
-    multiply=0.8534,
-    decode=142.7,
-    decode_table=20.95,
-    decode_bits=5.236,
-    tile=2389,
-    store=70.95,
-    split=1.231e04,
-    split_sums=89.72,
-    crossing=6000,
-    dram=0.85,
+    multiply=1.093,
+    overlap=1.952,
+    decode=204.6,
+    decode_table=42.79,
+    decode_bits=8.33,
+    tile=3625,
+    activate=234.1,
+    split=8792,
+    split_sums=94.18,
+    crossing=4445,
+    again=0.07392,
+    cache=0.6429,
 )
 
 
@@ -56,9 +61,11 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
     products = 2.0 * 64 * config.tile_m * TILE_K / device.mma_flops_per_cycle * c.multiply
     decoding = c.decode + c.decode_bits * (format.element.bits - 4)
     decoding += c.decode_table if format.is_codebook else 0.0
-    outputs = config.tile_m * config.tile_n(problem) / 1024
     units = steps * config.warpgroups * config.tiles_per_warp
-    tile = units * (products + decoding) + c.tile + c.store * outputs
+    unit = (products**c.overlap + decoding**c.overlap) ** (1 / c.overlap)
+    tile = units * unit + c.tile
+    if problem.gated:
+        tile += c.activate * config.tile_m * config.tile_n(problem) / 1024
     if config.split and tiles % clusters:
         sums = config.tile_m * config.weight_rows / 1024
         parts = max(1.0, clusters / tiles)  # of a tile, to be added
@@ -67,10 +74,28 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
     else:
         cycles = ceil(tiles / clusters) * tile
     computing = cycles / device.sm_hz * 1e6
-    reading = problem.bytes / (device.dram_bytes_per_s * c.dram) * 1e6
+    again = _read_again(problem, config, tiles, clusters, c)
+    computing += c.again * again / device.dram_bytes_per_s * 1e6
+    reading = problem.bytes / (device.dram_bytes_per_s * _DRAM) * 1e6
     if reading > computing:
         return Prediction(_START + reading, "DRAM")
     return Prediction(_START + computing, "tensor cores" if products > decoding else "decoding")
+
+
+def _read_again(
+    problem: Problem, config: Config, tiles: float, clusters: int, c: Constants
+) -> float:
+    """Bytes. Clusters with whole tiles go along k side by side and find each other's operands in
+    the cache; with parts of tiles each is at another k, and what the cache does not hold comes
+    from memory for each of them."""
+    left = tiles % clusters
+    if not config.split or not left:
+        return 0.0
+    parted = left if tiles < clusters else left + clusters
+    w_row = problem.k * problem.w_kind.format.bits_per_value / 8
+    tile = 2 * problem.k * config.tile_m + config.cluster * config.weight_rows * w_row
+    held = c.cache * problem.device.l2_bytes / (2 * problem.rows * problem.k + problem.n * w_row)
+    return parted * tile * max(0.0, 1 - held)
 
 
 def _tiles(problem: Problem, config: Config) -> float:
