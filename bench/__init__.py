@@ -14,7 +14,7 @@ machine         where and with what it ran
 results         the record of a run, as JSON in results/
 show            the record in a terminal
 tables          the record in the documentation; cuda_tables: of GPUs
-picture         how close GPUs come to a plain read of memory
+picture         the speed of products on a GPU, beside bfloat16 and a plain read
 
 Whole models, `python -m bench.decode`: decode, and decode_tables in the documentation.
 

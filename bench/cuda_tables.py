@@ -16,7 +16,7 @@ NOTHING_STORED = (
     "No measurement on a GPU is stored yet: `python -m bench.run --device cuda` makes one, and "
     "`python docs/generate.py` puts it here."
 )
-PICTURE = "pictures/gpu_read.png"  # in docs
+READ_PICTURE, SPEED_PICTURE = "pictures/gpu_read.png", "pictures/gpu_speed.png"  # in docs
 _ABSENT = "-"
 _SPEED_SHAPE = (14336, 4096)  # in the README
 SPEED_NAMES = ("NVFP4", "MXFP8", "KBIT4", "humming nvfp4", BASELINE)
@@ -49,7 +49,8 @@ def performance_tables(runs: Sequence[Run]) -> str:
     parts = []
     for run in runs:
         parts += [f"### {run.machine['gpu']}", machine(run)]
-        parts.append(f"![How close to a plain read of memory, by shape and M]({PICTURE})")
+        parts.append(f"![Times the speed of torch's bfloat16, by shape and M]({SPEED_PICTURE})")
+        parts.append(f"![How close to a plain read of memory, by shape and M]({READ_PICTURE})")
         for shape in dict.fromkeys(case.shape for case in run.cases):
             parts.append(shape_section(cases_of(run, shape)))
         parts += [slower(run.cases), left_out({**run.missing, **run.skipped}, run.cases)]

@@ -1,22 +1,24 @@
-"""How close to a plain read of memory the products are: python -m bench.picture
+"""The speed of products on a GPU in two pictures: python -m bench.picture
 
-One panel for each shape, drawn from the newest stored run of each GPU: across, the rows of x; up,
-the speed at which the weight is read, relative to a plain read of as many bytes in the same run,
-below what that read and the rate of large bfloat16 products allow.
+One panel for each shape, drawn from the newest stored run of each GPU: across, the rows of x. Up,
+in the first, the speed at which the weight is read, relative to a plain read of as many bytes in
+the same run, below what that read and the rate of large bfloat16 products allow; in the second,
+times the speed of torch's bfloat16.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.cuda_tables import PICTURE, cases_of
-from bench.results import BASELINE, Case, Run
+from bench.cuda_tables import READ_PICTURE, SPEED_PICTURE, cases_of
+from bench.results import BASELINE, Case, Entry, Run
 from bench.tables import newest
 
-OUT = Path(__file__).parents[1] / "docs" / PICTURE
+DOCS = Path(__file__).parents[1] / "docs"
 _LINES = {  # who is drawn, and how
     "NVFP4": {"color": "#1b7837", "marker": "o"},
     "MXFP4": {"color": "#5aae61", "marker": "s"},
@@ -28,18 +30,27 @@ _LINES = {  # who is drawn, and how
 _ROOF = "limit by bytes and arithmetic"
 _ACROSS = 4  # panels in a row
 
+Fill = Callable[[Any, Sequence[Case]], None]
+
 
 def main() -> int:
     runs = newest("cuda")
     if not runs:
         print("no run on a GPU is stored")
         return 1
-    draw(runs[0], OUT)
-    print(OUT)
+    flops = runs[0].machine["product_flops_per_second"]
+    draw(
+        runs[0],
+        partial(_share_of_read, flops_per_second=flops),
+        "speed at which weights are read",
+        "% of a plain read",
+        DOCS / READ_PICTURE,
+    )
+    draw(runs[0], _speed, "speed of products", "times torch's bfloat16", DOCS / SPEED_PICTURE)
     return 0
 
 
-def draw(run: Run, path: Path) -> None:
+def draw(run: Run, fill: Fill, title: str, label: str, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -53,16 +64,18 @@ def draw(run: Run, path: Path) -> None:
     )
     panels = list(axes.flat)
     for panel, shape in zip(panels, shapes, strict=False):
-        _panel(panel, shape, cases_of(run, shape), run.machine["product_flops_per_second"])
+        cases = cases_of(run, shape)
+        fill(panel, cases)
+        _set_axes(panel, shape, cases)
     for panel in panels[len(shapes) :]:
         panel.remove()
     for row in axes:
-        row[0].set_ylabel("% of a plain read")
+        row[0].set_ylabel(label)
     handles: dict[str, Any] = {}
     for panel in panels[: len(shapes)]:
         lines, names = panel.get_legend_handles_labels()
         handles.update(zip(names, lines, strict=True))
-    figure.suptitle(f"{run.machine['gpu']}: speed at which weights are read, {run.date[:10]}")
+    figure.suptitle(f"{run.machine['gpu']}: {title}, {run.date[:10]}")
     figure.legend(
         handles.values(), handles.keys(), loc="lower center", ncols=len(handles), frameon=False
     )
@@ -82,25 +95,35 @@ def _roof(case: Case, flops_per_second: float) -> float | None:
     return 100 * min(1.0, read.time.median / arithmetic)
 
 
-def _panel(
-    panel: Any, shape: tuple[int, int], cases: Sequence[Case], flops_per_second: float
-) -> None:
-    for name, style in _LINES.items():
-        points = [
-            (case.m, percent)
-            for case in cases
-            if (entry := case.entry(name)) and (percent := case.percent_of_ceiling(entry))
-        ]
-        if points:
-            panel.plot(*zip(*points, strict=True), label=name, markersize=4, linewidth=1.4, **style)
+def _share_of_read(panel: Any, cases: Sequence[Case], flops_per_second: float) -> None:
+    _plot(panel, cases, lambda case, entry: case.percent_of_ceiling(entry))
     roofs = [(case.m, roof) for case in cases if (roof := _roof(case, flops_per_second))]
     if roofs:
         panel.plot(*zip(*roofs, strict=True), color="#bbbbbb", linewidth=2.5, label=_ROOF, zorder=0)
+    panel.set_ylim(0, 108)
+
+
+def _speed(panel: Any, cases: Sequence[Case]) -> None:
+    _plot(panel, cases, lambda _, entry: entry.ratio.median if entry.ratio else None)
+    panel.set_ylim(bottom=0)
+
+
+def _plot(panel: Any, cases: Sequence[Case], height: Callable[[Case, Entry], float | None]) -> None:
+    for name, style in _LINES.items():
+        points = [
+            (case.m, value)
+            for case in cases
+            if (entry := case.entry(name)) and (value := height(case, entry))
+        ]
+        if points:
+            panel.plot(*zip(*points, strict=True), label=name, markersize=4, linewidth=1.4, **style)
+
+
+def _set_axes(panel: Any, shape: tuple[int, int], cases: Sequence[Case]) -> None:
     panel.set_xscale("log", base=2)
     ms = sorted({case.m for case in cases})
-    panel.set_xticks(ms, [str(m) for m in ms])
+    panel.set_xticks(ms, [str(m) for m in ms], fontsize=8, rotation=45 if len(ms) > 9 else 0)
     panel.minorticks_off()
-    panel.set_ylim(0, 108)
     panel.set_title(f"{shape[0]} x {shape[1]}", fontsize=10)
     panel.set_xlabel("M, rows of x")
     panel.grid(axis="y", color="#eeeeee")

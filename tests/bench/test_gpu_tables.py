@@ -95,7 +95,8 @@ def test_the_full_tables(run):
     assert "| **NVFP4** | 40.0 (62%) | 40.0 (62%) |" in text
     assert "| read of 4.5 bits | 25.0 | 25.0 |" in text
     assert "- humming nvfp4 on 64 x 128 at M=1: failed, RuntimeError: no" in text
-    assert cuda_tables.PICTURE in text
+    assert cuda_tables.READ_PICTURE in text
+    assert cuda_tables.SPEED_PICTURE in text
 
 
 def test_tables_of_cpus_leave_gpus_out(run, monkeypatch):
