@@ -1,7 +1,8 @@
 // What every header stands on: integer types, how device functions are declared, and inline PTX.
 //
-// Headers compile for the host as well, where ptx/host.cuh supplies what CUDA declares by itself. A PTX instruction
-// that has no host emulation stops the program there and names the function that needs it.
+// Headers compile for the host as well, where ptx/host.cuh supplies what CUDA declares by itself. BS_PTX names the host
+// twin of an instruction first: a function of bs::host that does what the PTX manual says the instruction does. A host
+// program links tests/emulator, which has them.
 #pragma once
 
 namespace bs {
@@ -43,10 +44,14 @@ struct Same<A, A> {
 
 #ifdef __CUDACC__
 #define BS_DEVICE __device__ __forceinline__
+#define BS_PTX(TWIN, ...) asm volatile(__VA_ARGS__)
+#define BS_PTX_PURE(TWIN, ...) asm(__VA_ARGS__)  // may be moved, merged or dropped: its result depends on its inputs alone
 #define BS_ASM(...) asm volatile(__VA_ARGS__)
-#define BS_ASM_PURE(...) asm(__VA_ARGS__)  // may be moved, merged or dropped: its result depends on its inputs alone
+#define BS_ASM_PURE(...) asm(__VA_ARGS__)
 #else
 #define BS_DEVICE inline
+#define BS_PTX(TWIN, ...) ::bs::host::TWIN
+#define BS_PTX_PURE(TWIN, ...) ::bs::host::TWIN
 #define BS_ASM(...) ::bs::host::missing(__func__)
 #define BS_ASM_PURE(...) ::bs::host::missing(__func__)
 #include "ptx/host.cuh"

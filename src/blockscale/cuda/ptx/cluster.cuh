@@ -4,41 +4,25 @@
 
 namespace bs::ptx {
 
-#ifdef __CUDACC__
-
 // All CTAs of the cluster; what each wrote before can be read by the others after.
 BS_DEVICE void cluster_sync() {
-    BS_ASM("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    BS_PTX(cluster_sync(true), "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // All CTAs have read what they wanted, and used it. This orders no memory accesses, so nobody waits for stores to
 // global memory; a load from DSMEM whose value is not yet used may still be under way.
 BS_DEVICE void cluster_sync_relaxed() {
-    BS_ASM("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+    BS_PTX(cluster_sync(false), "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
 
 // 16 bytes at this address in the shared memory of CTA `rank` of the cluster.
 BS_DEVICE float4 load_dsmem(u32 address, int rank) {
     float4 v;
-    BS_ASM("{.reg .u32 at; mapa.shared::cluster.u32 at, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [at];}"
+    BS_PTX(load_dsmem(v, address, rank),
+           "{.reg .u32 at; mapa.shared::cluster.u32 at, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [at];}"
            : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
            : "r"(address), "r"(rank));
     return v;
 }
-
-#else  // CTAs run one after the other, on sums that the caller has left in host::cluster
-
-BS_DEVICE void cluster_sync() {}
-BS_DEVICE void cluster_sync_relaxed() {}
-
-BS_DEVICE float4 load_dsmem(u32 address, int rank) {
-    host::cluster.loads++;
-    const u32 offset = address - shared_address(host::cluster.shared[host::cluster.rank]);
-    float4 v;
-    std::memcpy(&v, static_cast<const u8*>(host::cluster.shared[rank]) + offset, sizeof v);
-    return v;
-}
-
-#endif
 
 }  // namespace bs::ptx

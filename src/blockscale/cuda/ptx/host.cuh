@@ -1,7 +1,6 @@
 // CUDA for a host compiler: the vector types, indices and intrinsics that the headers use.
 //
-// A CTA has one thread here, unless whoever runs a kernel sets `sync_cta` and `exchange` and calls it from several
-// threads (tests/native/cuda_host.cpp). A cluster is what the caller puts into `cluster`.
+// tests/emulator defines what is declared here and runs kernels by it. Outside of a launch there is one thread.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -34,8 +33,7 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 struct HostIndex {
     unsigned x, y, z;
 };
-inline thread_local HostIndex threadIdx;
-inline HostIndex blockIdx, blockDim, gridDim;
+extern HostIndex threadIdx, blockIdx, blockDim, gridDim;
 
 namespace bs::host {
 
@@ -44,19 +42,13 @@ namespace bs::host {
     std::abort();
 }
 
-inline unsigned char* dynamic_shared = nullptr;  // of the CTA that runs
-inline void (*sync_cta)() = nullptr;  // null: one thread
+void sync_threads();
+void sync_warp(uint32_t mask);
 
-// Gives this lane's value to the warp and takes all of them; null: one lane.
-inline void (*exchange)(uint64_t own, uint64_t (&lanes)[32]) = nullptr;
+// Gives this lane's value to the lanes of the mask and takes theirs.
+void exchange(uint32_t mask, uint64_t own, uint64_t (&lanes)[32]);
 
-// The CTAs of a cluster: where the shared memory of each begins, and which of them runs.
-struct Cluster {
-    const void* shared[16];
-    int rank;
-    long loads;  // from DSMEM, so far
-};
-inline Cluster cluster;
+uint32_t atomic_update(uint32_t* at, uint32_t (*change)(uint32_t, uint32_t), uint32_t value);
 
 inline float float_of(uint32_t bits) {
     float value;
@@ -90,42 +82,35 @@ inline float from_float16(uint32_t half) {
 
 }  // namespace bs::host
 
-inline void __syncthreads() {
-    if (bs::host::sync_cta) bs::host::sync_cta();
-}
-inline void __syncwarp() {
-    uint64_t lanes[32];
-    if (bs::host::exchange) bs::host::exchange(0, lanes);
-}
+inline void __syncthreads() { bs::host::sync_threads(); }
+inline void __syncwarp(unsigned mask = ~0u) { bs::host::sync_warp(mask); }
 inline void __threadfence() {}
 
-// In a warp of one lane, that lane answers for all.
 template <class T>
-T __shfl_sync(unsigned, T value, int from) {
-    if (!bs::host::exchange) return value;
+T __shfl_sync(unsigned mask, T value, int from) {
     uint64_t own = 0, lanes[32];
     std::memcpy(&own, &value, sizeof value);
-    bs::host::exchange(own, lanes);
-    std::memcpy(&value, &lanes[from], sizeof value);
+    bs::host::exchange(mask, own, lanes);
+    std::memcpy(&value, &lanes[from & 31], sizeof value);
     return value;
 }
 template <class T>
-T __shfl_xor_sync(unsigned all, T value, int distance) {
-    return __shfl_sync(all, value, int(threadIdx.x % 32) ^ distance);
+T __shfl_xor_sync(unsigned mask, T value, int distance) {
+    return __shfl_sync(mask, value, int(threadIdx.x % 32) ^ distance);
 }
 template <class T>
-T __shfl_up_sync(unsigned all, T value, int distance) {
+T __shfl_up_sync(unsigned mask, T value, int distance) {
     const int lane = int(threadIdx.x % 32);
-    return __shfl_sync(all, value, lane < distance ? lane : lane - distance);
+    return __shfl_sync(mask, value, lane < distance ? lane : lane - distance);
 }
-inline unsigned __reduce_max_sync(unsigned, unsigned value) {
-    if (!bs::host::exchange) return value;
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
     uint64_t lanes[32];
-    bs::host::exchange(value, lanes);
-    for (const uint64_t lane : lanes) value = lane > value ? unsigned(lane) : value;
+    bs::host::exchange(mask, value, lanes);
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1 && lanes[i] > value) value = unsigned(lanes[i]);
     return value;
 }
-inline bool __any_sync(unsigned all, bool value) { return __reduce_max_sync(all, value) != 0; }
+inline bool __any_sync(unsigned mask, bool value) { return __reduce_max_sync(mask, value) != 0; }
 
 template <class T>
 T __ldg(const T* from) {
@@ -137,11 +122,13 @@ T __ldcg(const T* from) {
     return __ldg(from);
 }
 inline unsigned atomicMax(unsigned* at, unsigned value) {
-    const unsigned before = *at;
-    *at = before > value ? before : value;
-    return before;
+    return bs::host::atomic_update(
+        at, [](unsigned a, unsigned b) { return a > b ? a : b; }, value);
 }
-inline unsigned atomicAdd(unsigned* at, unsigned value) { return (*at += value) - value; }
+inline unsigned atomicAdd(unsigned* at, unsigned value) {
+    return bs::host::atomic_update(
+        at, [](unsigned a, unsigned b) { return a + b; }, value);
+}
 
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline float __uint_as_float(unsigned bits) { return bs::host::float_of(bits); }
@@ -155,3 +142,5 @@ template <class T>
 T max(T a, T b) {
     return a < b ? b : a;
 }
+
+#include "ptx/host_twins.cuh"

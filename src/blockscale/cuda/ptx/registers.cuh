@@ -7,12 +7,12 @@ namespace bs::ptx {
 // All warps of a warpgroup. Those that give registers back must have done so before others get more.
 template <int COUNT>
 BS_DEVICE void keep_registers() {
-    BS_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+    BS_PTX(keep_registers(COUNT), "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 template <int COUNT>
 BS_DEVICE void take_registers() {
-    BS_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+    BS_PTX(take_registers(COUNT), "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 }  // namespace bs::ptx

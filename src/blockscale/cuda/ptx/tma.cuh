@@ -6,7 +6,8 @@ namespace bs::ptx::tma {
 
 // A box of a matrix; what lies beyond the matrix becomes zero.
 BS_DEVICE void load(u32 to, const void* map, int column, int row, u32 barrier) {
-    BS_ASM("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+    BS_PTX(tma_load(to, map, {column, row}, barrier),
+           "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
            "[%4];" ::"r"(to),
            "l"(map), "r"(column), "r"(row), "r"(barrier)
            : "memory");
@@ -14,7 +15,8 @@ BS_DEVICE void load(u32 to, const void* map, int column, int row, u32 barrier) {
 
 // The same of three dimensions.
 BS_DEVICE void load(u32 to, const void* map, int first, int second, int third, u32 barrier) {
-    BS_ASM("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+    BS_PTX(tma_load(to, map, {first, second, third}, barrier),
+           "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
            "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
            "l"(map), "r"(first), "r"(second), "r"(third), "r"(barrier)
            : "memory");
@@ -23,13 +25,14 @@ BS_DEVICE void load(u32 to, const void* map, int first, int second, int third, u
 // A box of a matrix to the same place of every CTA of the cluster that `ctas` has a bit for. Each of them counts the
 // bytes at its own mbarrier.
 BS_DEVICE void load_multicast(u32 to, const void* map, int column, int row, u32 barrier, u16 ctas) {
-    BS_ASM("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+    BS_PTX(tma_load_multicast(to, map, {column, row}, barrier, ctas),
+           "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
            "[%1, {%2, %3}], [%4], %5;" ::"r"(to),
            "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(ctas)
            : "memory");
 }
 
 // TMA may write where this thread has read or stored before: its accesses come first.
-BS_DEVICE void fence_after_stores() { BS_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
+BS_DEVICE void fence_after_stores() { BS_PTX(fence_proxy_async(), "fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace bs::ptx::tma

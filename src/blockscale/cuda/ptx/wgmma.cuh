@@ -14,13 +14,13 @@ BS_DEVICE u64 panel_descriptor(u32 word) { return (u64((1u << 30) | (1024 >> 4))
 constexpr u32 NEXT_K16 = 32 >> 4;  // what a step of 16 k adds to the lower word
 
 // Registers written before this may be operands of the products after it.
-BS_DEVICE void wgmma_fence() { BS_ASM("wgmma.fence.sync.aligned;" ::: "memory"); }
-BS_DEVICE void wgmma_commit() { BS_ASM("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+BS_DEVICE void wgmma_fence() { BS_PTX(wgmma_fence(), "wgmma.fence.sync.aligned;" ::: "memory"); }
+BS_DEVICE void wgmma_commit() { BS_PTX(wgmma_commit(), "wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Until at most PENDING groups are under way. Before that, neither registers nor shared memory of a product may change.
 template <int PENDING>
 BS_DEVICE void wgmma_wait() {
-    BS_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+    BS_PTX(wgmma_wait(PENDING), "wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 // d += a b, d and a as in `mma_m16n8k16`, with four sums of d for every 8 of N columns. The instruction has all its
@@ -54,7 +54,8 @@ struct Wgmma;
 #define BS_WGMMA_D_32 BS_WGMMA_D_28, BS_WGMMA_D(28), BS_WGMMA_D(29), BS_WGMMA_D(30), BS_WGMMA_D(31)
 
 #define BS_WGMMA_ADD(TYPE, N, TILES, A, B)                                                                    \
-    BS_ASM("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" BS_WGMMA_SUMS_##TILES         \
+    BS_PTX(wgmma_m64k16(&d[0][0], N, a, b, Pair::is_bfloat16),                                                \
+           "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" BS_WGMMA_SUMS_##TILES         \
            "}, {" A "}, " B ", 1, 1, 1, 0;"                                                                   \
            : BS_WGMMA_D_##TILES                                                                               \
            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))

@@ -1,0 +1,54 @@
+// Host twins of PTX instructions: each does what the PTX manual says the instruction does, for the thread that calls it.
+// tests/emulator defines them and runs kernels by them, CTAs and clusters at once; docs/design/0011-emulator.md.
+#pragma once
+#include <initializer_list>
+
+namespace bs::host {
+
+// Shared memory.
+u32 shared_address(const void* pointer);
+u8* dynamic_shared();
+u32 mapa(u32 address, u32 rank);
+void load_shared(void* to, u32 from, int size);
+void store_shared(u32 to, const void* from, int size);
+inline void store_shared(u32 to, uint4 words) { store_shared(to, &words, sizeof words); }
+inline void load_dsmem(float4& to, u32 address, int rank) { load_shared(&to, mapa(address, u32(rank)), sizeof to); }
+
+// Threads of a CTA or a cluster that wait for each other.
+void bar_sync(int barrier, int threads);
+void cluster_sync(bool orders);
+void keep_registers(int count);
+void take_registers(int count);
+
+// mbarriers, and copies.
+void mbarrier_init(u32 barrier, int arrivals);
+void mbarrier_init_fence();
+void mbarrier_arrive(u32 barrier);
+void mbarrier_arrive_expect_tx(u32 barrier, int bytes);
+void mbarrier_wait(u32 barrier, u32 parity);
+void fence_proxy_async();
+void cp_async(u32 to, const void* from, int size, int present);
+void cp_async_commit();
+void cp_async_wait(int pending);
+void tma_load(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier);
+void tma_load_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas);
+
+// Flags in global memory.
+void raise_flag(u32* flag);
+void wait_for_flag(const u32* flag);
+void lower_flag(u32* flag);
+
+// Matrices.
+void ldmatrix(u32* words, int matrices, u32 address);
+void stmatrix_transposed(u32 address, const u32* words, int matrices);
+void mma_m16n8k16(float* c, const u32* a, u32 b0, u32 b1, bool is_bfloat16);
+inline void mma_m16n8k16_first(float* c, const u32* a, u32 b0, u32 b1, bool is_bfloat16) {
+    c[0] = c[1] = c[2] = c[3] = 0.0f;
+    mma_m16n8k16(c, a, b0, b1, is_bfloat16);
+}
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(int pending);
+void wgmma_m64k16(float* d, int n, const u32* a, u64 b, bool is_bfloat16);
+
+}  // namespace bs::host
