@@ -32,7 +32,7 @@ struct CopyGroups {
 
 inline CopyGroups& copies_of(Thread& thread) {
     if (!thread.copies) {
-        thread.copies = std::make_unique<CopyGroups>();
+        thread.copies = std::make_shared<CopyGroups>();
         thread.copies->agent = thread.clock.copies =
             machine->add_agent("a cp.async of " + thread.name(), false);
     }
@@ -41,7 +41,7 @@ inline CopyGroups& copies_of(Thread& thread) {
 
 inline CopyGroups& bulk_stores_of(Thread& thread) {
     if (!thread.bulk_stores) {
-        thread.bulk_stores = std::make_unique<CopyGroups>();
+        thread.bulk_stores = std::make_shared<CopyGroups>();
         thread.bulk_stores->agent = machine->add_agent("a bulk store of " + thread.name(), true);
     }
     return *thread.bulk_stores;

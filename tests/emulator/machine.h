@@ -25,6 +25,9 @@ struct SharedMemory;
 struct Warp;
 struct Warpgroup;
 struct CopyGroups;
+struct Tmem;
+struct Tcgen05Queue;
+struct TmemLoads;
 
 // When asynchronous copies and products are carried out: as they are issued, as late as what waits for them allows, or
 // whenever the seed says.
@@ -48,7 +51,9 @@ struct Thread {
     unsigned index = 0;  // in the CTA
     bool done = false;
     std::function<std::string()> waits_for;  // what, while it does
-    std::unique_ptr<CopyGroups> copies, bulk_stores;
+    std::shared_ptr<CopyGroups> copies, bulk_stores;
+    std::shared_ptr<Tcgen05Queue> tcgen05;
+    KnownRef tmem_view = std::make_shared<Known>();  // what it knew at the last tcgen05.fence::after_thread_sync
 
     int lane() const { return int(index % 32); }
     std::string name() const;
@@ -80,6 +85,7 @@ struct Warp {
     uint32_t living = 0;                         // a bit for each lane that has not ended
     std::map<uint32_t, Meeting> meetings;        // by the lanes that take part
     int registers = 0;                           // of a thread
+    std::shared_ptr<TmemLoads> tmem_loads;
     Warpgroup* group = nullptr;
 };
 
@@ -90,11 +96,15 @@ struct Cta {
     std::vector<std::unique_ptr<Thread>> threads;
     std::vector<std::unique_ptr<Warp>> warps;
     std::vector<std::unique_ptr<Warpgroup>> warpgroups;
-    std::unique_ptr<SharedMemory> shared;
+    std::shared_ptr<SharedMemory> shared;
+    std::shared_ptr<Tmem> tmem;
+    Waiters for_tmem;
     std::map<int, Meeting> barriers;
     unsigned living = 0;
     int free_registers = 0;
     Waiters for_registers;
+    std::map<uint32_t, uint32_t> touched;  // by threads of other CTAs, since the cluster met: their agents and clocks
+    Gathering at_end;                      // what its threads knew when they ended
 
     std::string name() const { return format("CTA (%u, %u, %u)", index.x, index.y, index.z); }
 };
@@ -102,6 +112,7 @@ struct Cta {
 struct Cluster {
     std::vector<std::unique_ptr<Cta>> ctas;
     Meeting barrier;
+    std::map<unsigned, Meeting> pair_meetings;  // by warp and pair
     unsigned living = 0;  // threads
 };
 

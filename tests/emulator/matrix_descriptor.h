@@ -51,4 +51,15 @@ inline MatrixDescriptor decode_wgmma(u64 d) {
     return m;
 }
 
+// tcgen05's: three bits of swizzle, and a constant where wgmma has none.
+inline MatrixDescriptor decode_tcgen05(u64 d) {
+    static constexpr u32 WIDTHS[8] = {0, 1, 128, 1, 64, 1, 32, 1};
+    MatrixDescriptor m = decode_common(d);
+    m.swizzle = WIDTHS[bits_of_descriptor(d, 61, 63)];
+    BS_REQUIRE(m.swizzle != 1, "matrix descriptor %016llx has a swizzle that is illegal or not modelled", d);
+    BS_REQUIRE(bits_of_descriptor(d, 46, 48) == 1, "matrix descriptor %016llx of tcgen05 lacks 001 in bits 46 to 48", d);
+    BS_REQUIRE(bits_of_descriptor(d, 52, 60) == 0, "matrix descriptor %016llx has bits 52 to 60, which are not modelled", d);
+    return m;
+}
+
 }  // namespace bs::emulator

@@ -15,7 +15,13 @@ inline void place_cta(Cta* cta) {
     if (cta) cta->shared->place();
 }
 
+// Nobody may still be about to use its shared memory.
 inline void end_cta(Cta& cta) {
+    const KnownRef known = cta.at_end.known();
+    for (const auto& [agent, clock] : cta.touched)
+        BS_REQUIRE(Known::at(known->seen, agent) >= clock,
+                   "%s ends, and nothing orders that after what %s did in its shared memory", cta.name().c_str(),
+                   machine->agents[agent].name.c_str());
     for (const Pending& each : machine->pending)
         for (const Cta* target : each.targets)
             BS_REQUIRE(target != &cta, "%s ends while %s is under way", cta.name().c_str(), each.name.c_str());
@@ -24,13 +30,14 @@ inline void end_cta(Cta& cta) {
 inline void end_thread(Thread& thread) {
     Cta& cta = *thread.cta;
     thread.done = true;
+    cta.at_end.add(thread.clock);
     thread.warp->living &= ~(1u << thread.lane());
     cta.living--;
     cta.cluster->living--;
+    if (!cta.living) end_cta(cta);
     for (auto& [mask, meeting] : thread.warp->meetings) meeting.finish_if_all_came();
     for (auto& [number, meeting] : cta.barriers) meeting.finish_if_all_came();
     cta.cluster->barrier.finish_if_all_came();
-    if (!cta.living) end_cta(cta);
 }
 
 inline void thread_body(void* argument) {
@@ -73,7 +80,7 @@ inline std::unique_ptr<Cta> make_cta(Cluster& cluster, int rank, HostIndex index
     cta->cluster = &cluster, cta->rank = rank, cta->index = index;
     const u32 static_bytes =
         m.kernel.end == m.kernel.begin ? 0 : u32(m.kernel.end - SharedMemory::first_static());
-    cta->shared = std::make_unique<SharedMemory>(*cta, static_bytes, m.launch.shared);
+    cta->shared = std::make_shared<SharedMemory>(*cta, static_bytes, m.launch.shared);
     cta->living = m.launch.threads;
     const int registers = std::min(65536 / int((m.launch.threads + 31) / 32 * 32) / 8 * 8, 255);
     cta->free_registers = 65536 - registers * int(m.launch.threads);

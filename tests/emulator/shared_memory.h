@@ -105,6 +105,19 @@ inline std::string described(const Stamp& stamp) { return machine->agents[stamp.
                          lacks_fence ? "no fence.proxy.async shows that to the async proxy" : "nothing orders the two"));
 }
 
+// Takes the place of this agent's last read, or of one that is known to it.
+inline void note_read(Cell& cell, const Accessor& by) {
+    Stamp* place = &cell.reads[0];
+    for (Stamp& read : cell.reads)
+        if (read.agent == by.agent) {
+            place = &read;
+            break;
+        } else if (by.knows_read(read)) {
+            place = &read;
+        }
+    *place = {by.agent, by.clock};
+}
+
 template <class Where>
 void note_in(Cell& cell, bool writes, const Accessor& by, const char* name, const Where& where) {
     if (!by.knows(cell.write)) report_race(name, writes ? "writes" : "reads", where(), "wrote", cell.write, by);
@@ -116,15 +129,7 @@ void note_in(Cell& cell, bool writes, const Accessor& by, const char* name, cons
         cell.write = {by.agent, by.clock};
         return;
     }
-    Stamp* place = &cell.reads[0];
-    for (Stamp& read : cell.reads)
-        if (read.agent == by.agent) {
-            place = &read;
-            break;
-        } else if (by.knows_read(read)) {
-            place = &read;
-        }
-    *place = {by.agent, by.clock};
+    note_read(cell, by);
 }
 
 inline void SharedMemory::note(u32 offset, u32 size, bool writes, const Accessor& by, const char* name) {
@@ -156,6 +161,8 @@ inline Place place_of(u32 address, u32 size, u32 alignment, const char* name) {
                "%s: 0x%x to 0x%x is not in shared memory, which ends at 0x%x", name, offset, offset + size,
                cta.shared->end);
     BS_REQUIRE(offset % alignment == 0, "%s: address 0x%x is no multiple of %u", name, address, alignment);
+    const Clock& clock = machine->current->clock;
+    if (&cta != machine->current->cta) cta.touched[clock.agent] = clock.own;
     return {&cta, offset};
 }
 

@@ -56,7 +56,11 @@ void cluster_sync(bool orders) {
     Cluster* cluster = machine->current->cta->cluster;
     meet(
         cluster->barrier, orders ? "barrier.cluster" : "barrier.cluster.relaxed",
-        [cluster] { return size_t(cluster->living); }, nothing, [](const auto&) {}, orders);
+        [cluster] { return size_t(cluster->living); }, nothing,
+        [cluster](const auto&) {
+            for (auto& cta : cluster->ctas) cta->touched.clear();
+        },
+        orders);
 }
 
 void mbarrier_init(u32 barrier, int arrivals) {

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
+import torch
+
 from native.host_library import EMULATOR, emulator_path, made
 
-# Every load and store of the kernel calls the emulator, as it would call gcc's thread sanitizer.
-# What is static in the library is shared memory, so no start files add to it.
 COMPILED = (
-    "-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-fno-gnu-unique", "-w",
-    "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0", "-c",
+    "-std=c++20", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-fno-gnu-unique", "-w", "-c",
 )  # fmt: skip
+# Every load and store of the kernel calls the emulator, as it would call gcc's thread sanitizer.
+WATCHED = ("-O1", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
+# What is static in the library is shared memory, so no start files add to it.
 LINKED = ("-shared", "-nostartfiles")
 TIMINGS = {"earliest": 0, "latest": 1, "any": 2}
 
@@ -67,10 +69,11 @@ class HostFunction:
 
     schedule = Schedule()
 
-    def __init__(self, build):
+    def __init__(self, build, watched=True):
         defined = [f"-D{name}={value}" for name, value in build.defines]
         defined += [f'-DKERNEL_FILE="{build.path}"', f"-DKERNEL={build.entry}"]
-        compiled = made(*COMPILED, *defined, EMULATOR / "kernel.cpp")
+        options = WATCHED if watched else ("-O0",)
+        compiled = made(*COMPILED, *options, *defined, EMULATOR / "kernel.cpp")
         self.library = ctypes.CDLL(str(made(*LINKED, compiled, emulator_path())))
         for name in ("first_shared", "end_of_shared"):
             getattr(self.library, name).restype = ctypes.c_void_p
@@ -112,11 +115,12 @@ def scheduled(schedule):
         HostFunction.schedule = before
 
 
-def on_the_host(monkeypatch, *modules):
-    """What these modules launch runs here."""
+def on_the_host(monkeypatch, *modules, watched=True):
+    """What these modules launch runs here; `watched`, races on shared memory are reported."""
     for module in modules:
-        monkeypatch.setattr(module, "function", lambda build, device: compiled(build))
+        monkeypatch.setattr(module, "function", lambda build, device: compiled(build, watched))
         monkeypatch.setattr(module, "current_stream", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 def maps_on_the_host(monkeypatch):

@@ -1,4 +1,4 @@
-"""The CUDA conversions, launched as on a GPU but run by threads of the host.
+"""The CUDA conversions, launched as on a GPU but run by the emulator.
 
 What this shows without a GPU: addresses, packing, layouts, and what the lanes of a warp tell each
 other. The arithmetic has a test of its own, with more formats and harder numbers.
@@ -37,7 +37,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 @pytest.fixture(autouse=True)
 def _on_the_host(monkeypatch):
     modules = cuda_quantize, cuda_dequantize, cuda_fragments, cuda_repack, cuda_tensor_scale
-    on_the_host(monkeypatch, *modules, epilogue)
+    on_the_host(monkeypatch, *modules, epilogue, watched=False)  # compiles in half the time
 
 
 def problem_of(verb, kind, x, rule="", **more):

@@ -4,20 +4,19 @@ Inputs are lossless, so that results are compared bit for bit.
 """
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import sm90_gemm
 from blockscale.kernels.matmul.fragments import product
 from blockscale.kernels.matmul.sm90_gemm.config import Config
-from blockscale.ops.operand import as_groups
-from blockscale.problem import Kind, Problem
 from blockscale.runtime import gpu
+from native.emulated_products import lossless, numbers, problem_of, run
 from native.host_function import SCHEDULES, maps_on_the_host, on_the_host, scheduled
-from products import exact
+from products import check_gated, exact
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 
@@ -28,40 +27,35 @@ def _on_the_host(monkeypatch):
     maps_on_the_host(monkeypatch)
 
 
-def lossless(format, *shape):
-    """Weights whose sums float32 holds: all scales are small powers of two."""
-    q = bs.quantize(torch.randn(*shape), format)
-    one = format.scale.values.index(1.0)
-    q.scale.fill_(one)
-    if q.tensor_scale is not None:
-        q.tensor_scale.fill_(0.25)
-    return q, q.pack(fragments(format))
-
-
-def numbers(m, k):
-    return torch.randint(-4, 5, (m, k)).bfloat16()
-
-
-def problem_of(format, m, n, k, out="float32", **facts):
-    w = str(Kind(format, fragments(format)))
-    device = gpu("h200")
-    return Problem(verb="matmul", m=m, n=n, k=k, x="bfloat16", out=out, device=device, w=w, **facts)
-
-
-def run(problem, config, weights, x, biases=(None,), sizes=None):
-    """Into memory that holds NaN: what is not written is seen."""
-    out = torch.full((problem.rows, problem.n), torch.nan, dtype=problem.out_dtype)
-    parts = tuple(as_groups(w.operand) for w in weights)
-    sm90_gemm.bind(problem, config, parts, frozen=True)(x, biases, sizes, out)
-    return out
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_tiles_of_one_cta(schedule):
-    q, w = lossless(bs.NVFP4, 200, 256)
-    x = numbers(70, 256)
-    config = Config(tile_m=64, warpgroups=1, tiles_per_warp=1, stages=3, cluster=1)
-    problem = problem_of(bs.NVFP4, 70, 200, 256)
+def test_clusters_split_tiles(schedule):
+    """Three clusters of two CTAs: x by multicast, and parts of tiles through global memory."""
+    m, n, k = 90, 250, 640
+    q, w = lossless(bs.NVFP4, n, k)
+    x, bias = numbers(m, k), torch.randint(-9, 9, (1, n)).float()
+    config = Config(tile_m=64, warpgroups=2, tiles_per_warp=1, stages=3, cluster=2, split=True)
+    problem = problem_of(bs.NVFP4, m, n, k, device=replace(gpu("h200"), sms=6), bias=True)
     with scheduled(schedule):
-        y = run(problem, config, (w,), x)
-    assert torch.equal(y.double(), x.double() @ exact(q).mT)
+        y = run(sm90_gemm, problem, config, (w,), x, (bias,))
+    assert torch.equal(y.double(), x.double() @ exact(q).mT + bias.double())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[1:3], ids=str)
+def test_ragged_gated_experts(schedule):
+    """Groups of rows, one of them empty, and rows of no group; bfloat16 by stmatrix."""
+    sizes, n, k = torch.tensor([40, 0, 75]), 70, 288
+    (gate, g), (up, u) = lossless(bs.MXFP4, 3, n, k), lossless(bs.MXFP4, 3, n, k)
+    x = numbers(120, k) / 64
+    config = Config(tile_m=64, warpgroups=1, tiles_per_warp=2, stages=3, cluster=1)
+    problem = problem_of(
+        bs.MXFP4, 120, n, k, out="bfloat16", device=replace(gpu("h200"), sms=3), groups=3,
+        verb="grouped_gated_matmul", activation="silu", ragged=True, gated=True,
+    )  # fmt: skip
+    with scheduled(schedule):
+        y = run(sm90_gemm, problem, config, (g, u), x, (None, None), sizes)
+    assert (y[115:] == 0).all()
+    begin = 0
+    for i, size in enumerate(sizes.tolist()):
+        rows = slice(begin, begin + size)
+        check_gated(y[rows], x[rows], gate[i], up[i], "silu")
+        begin += size

@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from blockscale.runtime.cuda import FOLDER
+from native.host_library import emulator_path, made
 
 SOURCE = Path(__file__).with_name("tile_order.cpp")
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
+def program():
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
-    made = tmp_path_factory.mktemp("order") / "order"
-    command = ["c++", "-std=c++20", "-O1", "-w", f"-I{FOLDER}", SOURCE, "-o", made]
-    subprocess.run(command, check=True)
-    return made
+    return made("-std=c++20", "-O1", "-w", SOURCE, emulator_path())
 
 
 def run(program, *facts):

@@ -1,0 +1,58 @@
+"""The streaming GEMM's own source, run by the emulator: rings of cp.async and TMA, mma.sync and wgmma,
+split-K in a cluster. Inputs are lossless, so that results are compared bit for bit."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+import blockscale as bs
+from blockscale.kernels.matmul import stream
+from blockscale.kernels.matmul.fragments import product
+from blockscale.kernels.matmul.stream.config import Config
+from native.emulated_products import lossless, numbers, problem_of, run
+from native.host_function import SCHEDULES, counts, maps_on_the_host, on_the_host, scheduled
+from products import exact
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+FEW = Config(
+    tile_m=1, tiles_per_warp=1, n_warps=2, k_warps=2, stages=3, tile_k=256, ctas_per_sm=1, splits=1,
+)  # fmt: skip
+CLUSTER = Config(
+    tile_m=8, tiles_per_warp=2, n_warps=4, k_warps=1, stages=2, tile_k=256, ctas_per_sm=1, splits=2,
+    cluster=True,
+)  # fmt: skip
+WGMMA = Config(
+    tile_m=16, tiles_per_warp=1, n_warps=4, k_warps=2, stages=2, tile_k=128, ctas_per_sm=1, splits=2,
+    cluster=True, wgmma=True,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _on_the_host(monkeypatch):
+    on_the_host(monkeypatch, product)
+    maps_on_the_host(monkeypatch)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("config", [FEW, CLUSTER, WGMMA], ids=["few", "mma", "wgmma"])
+def test_products(config, schedule):
+    m, n, k = config.tile_m + (config.tile_m > 4) * 3, 150, 1120
+    q, w = lossless(bs.NVFP4, n, k)
+    x = numbers(m, k)
+    with scheduled(schedule):
+        y = run(stream, problem_of(bs.NVFP4, m, n, k), config, (w,), x)
+    assert torch.equal(y.double(), x.double() @ exact(q).mT)
+
+
+@pytest.mark.parametrize("n", [3, 20, 128, 135])
+@pytest.mark.parametrize("tile_m", [8, 64])  # one quad of a thread at a time, or several
+def test_no_load_from_dsmem_is_left_behind(tile_m, n):
+    """A load whose value nobody stores need not be over when the CTA that owns the memory ends."""
+    q, w = lossless(bs.NVFP4, n, 512)
+    x = numbers(tile_m, 512)
+    problem = problem_of(bs.NVFP4, tile_m, n, 512)
+    y = run(stream, problem, replace(CLUSTER, tile_m=tile_m), (w,), x)
+    assert torch.equal(y.double(), x.double() @ exact(q).mT)
+    assert counts().dsmem_loads == tile_m * -(-n // 4)  # each quad is stored by one of two CTAs
