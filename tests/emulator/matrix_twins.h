@@ -1,5 +1,6 @@
 // Host twins of ldmatrix, stmatrix, mma.sync and wgmma.
 #pragma once
+#include "block_scale.h"
 #include "memory_twins.h"
 #include "warpgroup.h"
 
@@ -32,6 +33,28 @@ void ldmatrix(u32* words, int matrices, u32 address) {
                 const Place place = matrix_row(lanes, matrix, row, "ldmatrix");
                 place.cta->shared->note(place.offset, 16, false, this_thread(), "ldmatrix");
                 for (int t = 0; t < 4; t++) std::memcpy(&lanes[4 * row + t]->words[matrix], place.pointer() + 4 * t, 4);
+            }
+    });
+}
+
+// Rows of 16 values of 4 or 6 bits at the start of 16 bytes, each to the low bits of a byte.
+void ldmatrix_to_bytes(u32* words, int matrices, u32 address, int bits) {
+    MatrixPart part{machine->current->lane(), address, words};
+    meet_warp("ldmatrix", part, [matrices, bits](const std::vector<MatrixPart*>& parts) {
+        BS_REQUIRE(parts.size() == 32, "ldmatrix by %zu lanes", parts.size());
+        const auto lanes = by_lane(parts);
+        for (int matrix = 0; matrix < matrices; matrix++)
+            for (int row = 0; row < 8; row++) {
+                const Place place = matrix_row(lanes, matrix, row, "ldmatrix");
+                place.cta->shared->note(place.offset, 16, false, this_thread(), "ldmatrix");
+                unsigned __int128 packed;
+                std::memcpy(&packed, place.pointer(), 16);
+                for (int t = 0; t < 4; t++) {
+                    u32 word = 0;
+                    for (int i = 0; i < 4; i++)
+                        word |= (u32(packed >> bits * (4 * t + i)) & ((1u << bits) - 1)) << 8 * i;
+                    lanes[4 * row + t]->words[matrix] = word;
+                }
             }
     });
 }
@@ -138,6 +161,80 @@ void wgmma_wait(int pending) {
     }
     meet_warp("wgmma.wait_group", nothing, [](const auto&) {});
     machine->maybe_switch();
+}
+
+void e4m3x2_to_float16x2(u32& to, u32 pair) {
+    to = 0;
+    for (int i = 0; i < 2; i++) {
+        const u32 code = pair >> 8 * i & 0xff;
+        const Term term = term_of(Small::E4M3, code);
+        const float value = std::ldexp(float(term.significand), term.exponent - term.fraction);
+        to |= (term.is_nan ? 0x7fffu : to_float16(code >> 7 && !term.significand ? -0.0f : value)) << 16 * i;
+    }
+}
+
+struct BlockScalePart {
+    int lane;
+    float* c;
+    u32 a[4], b[2];
+    ScaleRegister a_scale, b_scale;
+};
+
+// Element i of a lane's fragment: its row (of A) or column (of B), and its k.
+static void place_in_fragment(int lane, int i, int in_word, bool is_a, int& row, int& k) {
+    const int word = i / in_word;
+    row = lane / 4 + (is_a ? word % 2 * 8 : 0);
+    k = lane % 4 * in_word + i % in_word + (is_a ? word / 2 : word) * 4 * in_word;
+}
+
+// An element of a byte: e2m1 stands in its middle.
+static Term element_of(Small type, bool is_packed, u32 code) {
+    return term_of(type, type == Small::E2M1 && !is_packed ? code >> 2 & 15 : code & ((1u << bits_of(type)) - 1));
+}
+
+static void multiply_block_scaled(const std::vector<BlockScalePart*>& lanes, int kind, Small a_type, Small b_type) {
+    const bool is_packed = kind != 0;
+    const int in_word = is_packed ? 8 : 4, bits = 32 / in_word;
+    const int scales = kind == 0 ? 1 : kind == 1 ? 2 : 4;
+    const Small scale = kind == 2 ? Small::UE4M3 : Small::UE8M0;
+    static thread_local Term a[16][64], b[8][64];
+    int row, k;
+    for (const BlockScalePart* p : lanes) {
+        for (int i = 0; i < 4 * in_word; i++) {
+            place_in_fragment(p->lane, i, in_word, true, row, k);
+            a[row][k] = element_of(a_type, is_packed, p->a[i / in_word] >> bits * (i % in_word));
+        }
+        for (int i = 0; i < 2 * in_word; i++) {
+            place_in_fragment(p->lane, i, in_word, false, row, k);
+            b[row][k] = element_of(b_type, is_packed, p->b[i / in_word] >> bits * (i % in_word));
+        }
+    }
+    for (const BlockScalePart* p : lanes)
+        for (int i = 0; i < 4; i++) {
+            const int m = p->lane / 4 + i / 2 * 8, n = p->lane % 4 * 2 + i % 2;
+            const ScaleRegister& of_a = lanes[4 * (m % 8) + 2 * p->a_scale.thread + m / 8]->a_scale;
+            const ScaleRegister& of_b = lanes[4 * n + p->b_scale.thread]->b_scale;
+            Term a_scales[4], b_scales[4];
+            for (int j = 0; j < 4; j++) {
+                a_scales[j] = term_of(scale, of_a.word >> 8 * (of_a.byte + j * scales / 4) & 0xff);
+                b_scales[j] = term_of(scale, of_b.word >> 8 * (of_b.byte + j * scales / 4) & 0xff);
+            }
+            p->c[i] = is_packed ? add_scaled_64(p->c[i], a[m], b[n], a_scales, b_scales)
+                                : add_scaled_32(p->c[i], a[m], b[n], a_scales[0], b_scales[0]);
+        }
+}
+
+void mma_block_scale(int kind, int a_type, int b_type, float* c, const u32* a, const u32* b, ScaleRegister a_scale,
+                     ScaleRegister b_scale) {
+    BlockScalePart part{machine->current->lane(), c, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, a_scale, b_scale};
+    BS_REQUIRE(a_scale.thread >= 0 && a_scale.thread < 2 && b_scale.thread >= 0 && b_scale.thread < 4,
+               "mma.sync.block_scale with scales of threads %d and %d", a_scale.thread, b_scale.thread);
+    meet_warp("mma.sync.block_scale", part, [=](const std::vector<BlockScalePart*>& parts) {
+        BS_REQUIRE(parts.size() == 32, "mma.sync.block_scale by %zu lanes", parts.size());
+        std::vector<BlockScalePart*> lanes(32);
+        for (BlockScalePart* each : parts) lanes[each->lane] = each;
+        multiply_block_scaled(lanes, kind, Small(a_type), Small(b_type));
+    });
 }
 
 }  // namespace bs::host

@@ -43,21 +43,74 @@ void cp_async_wait(int pending) {
 void tma_load(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier) {
     const Place at = place_of(barrier, 8, 8, "cp.async.bulk.tensor");
     const int own = machine->current->cta->rank;
+    BS_REQUIRE(at.cta->rank == own, "cp.async.bulk.tensor that counts at the mbarrier of another CTA");
     load_box(to, map, coordinates, {own},
              [&](Cta&) -> Mbarrier& { return mbarrier_at(at, "cp.async.bulk.tensor", true); });
     machine->maybe_switch();
 }
 
-void tma_load_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas) {
+static std::vector<int> ranks_of(u32 ctas) {
+    const size_t size = machine->current->cta->cluster->ctas.size();
+    BS_REQUIRE(ctas && ctas >> size == 0, "multicast to CTAs %x of a cluster of %zu", ctas, size);
     std::vector<int> ranks;
     for (int i = 0; i < 16; i++)
         if (ctas >> i & 1) ranks.push_back(i);
-    BS_REQUIRE(ctas && ctas >> machine->current->cta->cluster->ctas.size() == 0,
-               "multicast to CTAs %x of a cluster of %zu", ctas, machine->current->cta->cluster->ctas.size());
-    load_box(to, map, coordinates, ranks, [&](Cta& cta) -> Mbarrier& {
+    return ranks;
+}
+
+void tma_load_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas) {
+    load_box(to, map, coordinates, ranks_of(ctas), [&](Cta& cta) -> Mbarrier& {
         return mbarrier_at(Place{&cta, barrier & 0xffffff}, "cp.async.bulk.tensor.multicast", true);
     });
     machine->maybe_switch();
+}
+
+// With cta_group::2 the barrier may be the peer's.
+void tma_load_pair(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier) {
+    const Place at = place_of(barrier, 8, 8, "cp.async.bulk.tensor");
+    const int own = machine->current->cta->rank;
+    BS_REQUIRE(at.cta->rank / 2 == own / 2, "cp.async.bulk.tensor.cta_group::2 that counts outside of the pair");
+    load_box(to, map, coordinates, {own},
+             [&](Cta&) -> Mbarrier& { return mbarrier_at(at, "cp.async.bulk.tensor", true); });
+    machine->maybe_switch();
+}
+
+// Each CTA's bytes are counted in its pair, by the CTA whose rank is as even or odd as the given barrier's.
+void tma_load_pair_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas) {
+    const u32 odd = barrier >> 24 & 1;
+    load_box(to, map, coordinates, ranks_of(ctas), [&](Cta& cta) -> Mbarrier& {
+        Cta& counts = *cta.cluster->ctas[(size_t(cta.rank) & ~size_t(1)) | odd];
+        return mbarrier_at(Place{&counts, barrier & 0xffffff}, "cp.async.bulk.tensor.multicast", true);
+    });
+    machine->maybe_switch();
+}
+
+void tma_store(const void* map, std::initializer_list<int> coordinates, u32 from) {
+    const Box box(map, coordinates);
+    const Place place = place_of(from, box.slot_bytes(), 16, "cp.async.bulk.tensor");
+    check_destination(place, box, "cp.async.bulk.tensor");
+    BS_REQUIRE(box.piece_slots == box.piece_bytes, "a bulk store of spread elements, which is not modelled");
+    CopyGroups& stores = bulk_stores_of(*machine->current);
+    Accessor by = this_thread();
+    by.agent = stores.agent, by.clock = stores.epoch(), by.is_async_proxy = true;
+    place.cta->shared->note(place.offset, box.slot_bytes(), false, by, "cp.async.bulk.tensor");
+    stores.add([box, place] {
+        box.for_pieces(place.offset, [&](u32 at, const u8* to) {
+            if (to) std::memcpy(const_cast<u8*>(to), place.cta->shared->at(at), box.piece_bytes);
+        });
+    });
+}
+void bulk_commit() { bulk_stores_of(*machine->current).commit(); }
+void bulk_wait(int pending) {
+    CopyGroups& stores = bulk_stores_of(*machine->current);
+    stores.wait(size_t(pending));
+    machine->current->clock.learn(stores.agent, u32(stores.done));
+    machine->maybe_switch();
+}
+
+void store_32_bytes(void* to, const u32* words) {
+    BS_REQUIRE(reinterpret_cast<uintptr_t>(to) % 32 == 0, "st.global.v8 to %p, which is no multiple of 32", to);
+    std::memcpy(to, words, 32);
 }
 
 }  // namespace bs::host

@@ -3,6 +3,7 @@
 // With seed 0, warps take turns. Any other seed gives warps random priorities, which change now and then: one warp runs far
 // ahead of the others, or falls far behind.
 #pragma once
+#include "tmem.h"
 #include "warpgroup.h"
 
 namespace bs::emulator {
@@ -22,6 +23,7 @@ inline void end_cta(Cta& cta) {
         BS_REQUIRE(Known::at(known->seen, agent) >= clock,
                    "%s ends, and nothing orders that after what %s did in its shared memory", cta.name().c_str(),
                    machine->agents[agent].name.c_str());
+    BS_REQUIRE(!cta.tmem || cta.tmem->allocations.empty(), "%s ends with columns of TMEM allocated", cta.name().c_str());
     for (const Pending& each : machine->pending)
         for (const Cta* target : each.targets)
             BS_REQUIRE(target != &cta, "%s ends while %s is under way", cta.name().c_str(), each.name.c_str());

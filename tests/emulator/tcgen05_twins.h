@@ -190,14 +190,14 @@ struct Elected {
     int lane, first;
 };
 
-bool elect_one() {
+void elect_one(u32& elected) {
     Elected part{machine->current->lane(), 0};
     meet_warp("elect.sync", part, [](const std::vector<Elected*>& parts) {
         int first = 31;
         for (const Elected* each : parts) first = std::min(first, each->lane);
         for (Elected* each : parts) each->first = first;
     });
-    return part.lane == part.first;
+    elected = part.lane == part.first;
 }
 
 }  // namespace bs::host

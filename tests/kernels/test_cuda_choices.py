@@ -90,7 +90,7 @@ def test_shared_memory_has_room_for_every_product(target, gated):
 def test_small_weights_keep_their_bits_in_float16(monkeypatch):
     """float16 has its subnormals where a codebook in float16 meets the small scales."""
 
-    on_the_host(monkeypatch, cuda, epilogue)
+    on_the_host(monkeypatch, cuda, epilogue, watched=False)
     monkeypatch.setattr(decoded, "_product", product_on_the_host)
     size = torch.exp2(torch.arange(16) * -1.0)[:, None]
     q = bs.quantize(torch.randn(16, 64) * size, bs.KBIT4)

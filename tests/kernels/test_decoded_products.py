@@ -33,7 +33,7 @@ PREPARED = [bs.NVFP4, bs.KBIT4]
 @pytest.fixture(autouse=True)
 def launched(monkeypatch):
     """What `finish` is called with."""
-    on_the_host(monkeypatch, cuda, cuda_fragments, epilogue)
+    on_the_host(monkeypatch, cuda, cuda_fragments, epilogue, watched=False)
     monkeypatch.setattr(decoded, "_product", product_on_the_host)
     found = []
 

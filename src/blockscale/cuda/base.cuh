@@ -46,13 +46,9 @@ struct Same<A, A> {
 #define BS_DEVICE __device__ __forceinline__
 #define BS_PTX(TWIN, ...) asm volatile(__VA_ARGS__)
 #define BS_PTX_PURE(TWIN, ...) asm(__VA_ARGS__)  // may be moved, merged or dropped: its result depends on its inputs alone
-#define BS_ASM(...) asm volatile(__VA_ARGS__)
-#define BS_ASM_PURE(...) asm(__VA_ARGS__)
 #else
 #define BS_DEVICE inline
 #define BS_PTX(TWIN, ...) ::bs::host::TWIN
 #define BS_PTX_PURE(TWIN, ...) ::bs::host::TWIN
-#define BS_ASM(...) ::bs::host::missing(__func__)
-#define BS_ASM_PURE(...) ::bs::host::missing(__func__)
 #include "ptx/host.cuh"
 #endif

@@ -80,7 +80,8 @@ struct Float16x2 {
 // Two E4M3 in the low 16 bits, as two float16, which hold every value, infinity and NaN of them. From sm_89 on.
 BS_DEVICE u32 e4m3x2_to_float16x2(u32 pair) {
     u32 d = 0;
-    BS_ASM_PURE("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}" : "=r"(d) : "r"(pair));
+    BS_PTX_PURE(e4m3x2_to_float16x2(d, pair),
+                "{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}" : "=r"(d) : "r"(pair));
     return d;
 }
 

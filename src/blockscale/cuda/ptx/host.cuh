@@ -37,11 +37,6 @@ extern HostIndex threadIdx, blockIdx, blockDim, gridDim;
 
 namespace bs::host {
 
-[[noreturn]] inline void missing(const char* function) {
-    std::fprintf(stderr, "%s: this PTX instruction has no host emulation\n", function);
-    std::abort();
-}
-
 void sync_threads();
 void sync_warp(uint32_t mask);
 

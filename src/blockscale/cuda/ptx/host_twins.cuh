@@ -33,12 +33,34 @@ void cp_async_wait(int pending);
 void tma_load(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier);
 void tma_load_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas);
 
+void tma_load_pair(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier);
+void tma_load_pair_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas);
+void tma_store(const void* map, std::initializer_list<int> coordinates, u32 from);
+void bulk_commit();
+void bulk_wait(int pending);
+
+// Global memory.
+void store_32_bytes(void* to, const u32* words);
+
 // Flags in global memory.
 void raise_flag(u32* flag);
 void wait_for_flag(const u32* flag);
 void lower_flag(u32* flag);
 
+// One lane is chosen.
+void elect_one(u32& elected);
+
+// Conversions.
+void e4m3x2_to_float16x2(u32& to, u32 pair);
+
 // Matrices.
+void ldmatrix_to_bytes(u32* words, int matrices, u32 address, int bits);
+struct ScaleRegister {
+    u32 word;
+    int byte, thread;  // the first byte that is used, and which lanes of four give theirs
+};
+void mma_block_scale(int kind, int a_type, int b_type, float* c, const u32* a, const u32* b, ScaleRegister a_scale,
+                     ScaleRegister b_scale);
 void ldmatrix(u32* words, int matrices, u32 address);
 void stmatrix_transposed(u32 address, const u32* words, int matrices);
 void mma_m16n8k16(float* c, const u32* a, u32 b0, u32 b1, bool is_bfloat16);
@@ -50,5 +72,19 @@ void wgmma_fence();
 void wgmma_commit();
 void wgmma_wait(int pending);
 void wgmma_m64k16(float* d, int n, const u32* a, u64 b, bool is_bfloat16);
+
+// tcgen05; `ctas` is the cta_group.
+void tcgen05_alloc(int ctas, u32 to, int columns);
+void tcgen05_dealloc(int ctas, u32 tmem, int columns);
+void tcgen05_relinquish(int ctas);
+void tcgen05_fence_before();
+void tcgen05_fence_after();
+void tcgen05_commit(int ctas, u32 barrier);
+void tcgen05_commit_multicast(int ctas, u32 barrier, u32 mask);
+void tcgen05_cp_32x128b_warpx4(int ctas, u32 tmem, u64 descriptor);
+void tcgen05_mma_block_scale(int ctas, int kind, u32 d, u64 a, u64 b, u32 idesc, u32 a_scale, u32 b_scale,
+                             bool accumulate);
+void tcgen05_ld_32x32b(u32* to, int columns, u32 address);
+void tcgen05_wait_ld();
 
 }  // namespace bs::host

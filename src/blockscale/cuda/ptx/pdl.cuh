@@ -9,14 +9,14 @@ namespace bs::ptx {
 // one writes.
 BS_DEVICE void trigger_dependents() {
 #if __CUDA_ARCH__ >= 900
-    BS_ASM("griddepcontrol.launch_dependents;" ::: "memory");
+    BS_PTX(nothing(), "griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
 // What the kernel before wrote may be read after this.
 BS_DEVICE void wait_for_prerequisites() {
 #if __CUDA_ARCH__ >= 900
-    BS_ASM("griddepcontrol.wait;" ::: "memory");
+    BS_PTX(nothing(), "griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

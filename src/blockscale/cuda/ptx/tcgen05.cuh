@@ -20,52 +20,52 @@ BS_DEVICE constexpr u32 lane_bits(int lane) { return u32(lane) << 16; }
 template <int CTAS>
 BS_DEVICE void alloc(u32 to, int columns) {
     if constexpr (CTAS == 1)
-        BS_ASM("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(to), "r"(columns) : "memory");
+        BS_PTX(tcgen05_alloc(CTAS, to, columns), "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(to), "r"(columns) : "memory");
     else
-        BS_ASM("tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(to), "r"(columns) : "memory");
+        BS_PTX(tcgen05_alloc(CTAS, to, columns), "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(to), "r"(columns) : "memory");
 }
 
 // By one whole warp, before it exits; with two CTAS in both, after the pair has synchronised.
 template <int CTAS>
 BS_DEVICE void dealloc(u32 tmem, int columns) {
     if constexpr (CTAS == 1)
-        BS_ASM("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem), "r"(columns) : "memory");
+        BS_PTX(tcgen05_dealloc(CTAS, tmem, columns), "tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;" ::"r"(tmem), "r"(columns) : "memory");
     else
-        BS_ASM("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" ::"r"(tmem), "r"(columns) : "memory");
+        BS_PTX(tcgen05_dealloc(CTAS, tmem, columns), "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" ::"r"(tmem), "r"(columns) : "memory");
 }
 
 // By one whole warp: this CTA allocates no more, and another one may.
 template <int CTAS>
 BS_DEVICE void relinquish_alloc_permit() {
     if constexpr (CTAS == 1)
-        BS_ASM("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
+        BS_PTX(tcgen05_relinquish(CTAS), "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory");
     else
-        BS_ASM("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;" ::: "memory");
+        BS_PTX(tcgen05_relinquish(CTAS), "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;" ::: "memory");
 }
 
 // TMEM accesses of this thread come before what it does to synchronise with another thread, and after it has done so.
-BS_DEVICE void fence_before_thread_sync() { BS_ASM("tcgen05.fence::before_thread_sync;" ::: "memory"); }
-BS_DEVICE void fence_after_thread_sync() { BS_ASM("tcgen05.fence::after_thread_sync;" ::: "memory"); }
+BS_DEVICE void fence_before_thread_sync() { BS_PTX(tcgen05_fence_before(), "tcgen05.fence::before_thread_sync;" ::: "memory"); }
+BS_DEVICE void fence_after_thread_sync() { BS_PTX(tcgen05_fence_after(), "tcgen05.fence::after_thread_sync;" ::: "memory"); }
 
 // By one thread: arrives once at the mbarrier when all its mma and cp so far are done.
 template <int CTAS>
 BS_DEVICE void commit(u32 barrier) {
     if constexpr (CTAS == 1)
-        BS_ASM("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier) : "memory");
+        BS_PTX(tcgen05_commit(CTAS, barrier), "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier) : "memory");
     else
-        BS_ASM("tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier) : "memory");
+        BS_PTX(tcgen05_commit(CTAS, barrier), "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
 // The same at the mbarriers that the CTAs with a bit in `ctas` have at this address.
 template <int CTAS>
 BS_DEVICE void commit_multicast(u32 barrier, u16 ctas) {
     if constexpr (CTAS == 1)
-        BS_ASM("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(
+        BS_PTX(tcgen05_commit_multicast(CTAS, barrier, ctas), "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(
                    barrier),
                "h"(ctas)
                : "memory");
     else
-        BS_ASM("tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(
+        BS_PTX(tcgen05_commit_multicast(CTAS, barrier, ctas), "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(
                    barrier),
                "h"(ctas)
                : "memory");
@@ -76,9 +76,9 @@ BS_DEVICE void commit_multicast(u32 barrier, u16 ctas) {
 template <int CTAS>
 BS_DEVICE void cp_32x128b_warpx4(u32 tmem, u64 descriptor) {
     if constexpr (CTAS == 1)
-        BS_ASM("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(tmem), "l"(descriptor) : "memory");
+        BS_PTX(tcgen05_cp_32x128b_warpx4(CTAS, tmem, descriptor), "tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(tmem), "l"(descriptor) : "memory");
     else
-        BS_ASM("tcgen05.cp.cta_group::2.32x128b.warpx4 [%0], %1;" ::"r"(tmem), "l"(descriptor) : "memory");
+        BS_PTX(tcgen05_cp_32x128b_warpx4(CTAS, tmem, descriptor), "tcgen05.cp.cta_group::2.32x128b.warpx4 [%0], %1;" ::"r"(tmem), "l"(descriptor) : "memory");
 }
 
 // The kinds of block-scaled products, and the k of one instruction.
@@ -87,8 +87,9 @@ BS_DEVICE void cp_32x128b_warpx4(u32 tmem, u64 descriptor) {
 //   MXF4NVF4       packed e2m1; a ue4m3 scale per 16
 enum class Kind { MXF8F6F4, MXF4, MXF4NVF4 };
 
-#define BS_TCGEN05_MMA(CTAS, KIND)                                                                                   \
-    BS_ASM("{.reg .pred p; setp.ne.u32 p, %6, 0; tcgen05.mma.cta_group::" CTAS ".kind::" KIND                        \
+#define BS_TCGEN05_MMA(GROUP, KIND_WORDS)                                                                            \
+    BS_PTX(tcgen05_mma_block_scale(CTAS, int(KIND), d, a, b, idesc, a_scale, b_scale, accumulate),                   \
+           "{.reg .pred p; setp.ne.u32 p, %6, 0; tcgen05.mma.cta_group::" GROUP ".kind::" KIND_WORDS                 \
            " [%0], %1, %2, %3, [%4], [%5], p;}" ::"r"(d),                                                            \
            "l"(a), "l"(b), "r"(idesc), "r"(a_scale), "r"(b_scale), "r"(u32(accumulate))                              \
            : "memory")
@@ -119,15 +120,18 @@ BS_DEVICE void mma_block_scale(u32 d, u64 a, u64 b, u32 idesc, u32 a_scale, u32 
 // By a whole warp with one address: lane t of a warp whose number is w modulo 4 gets COUNT neighbouring columns of TMEM
 // lane 32 w + t, which is the lane that the address must name for t = 0. The registers hold them after `wait_ld`.
 BS_DEVICE void ld_32x32b(u32 (&d)[8], u32 tmem) {
-    BS_ASM("tcgen05.ld.sync.aligned.32x32b.x8.b32 {%0,%1,%2,%3,%4,%5,%6,%7}, [%8];" : BS_TMEM_D_8(0) : "r"(tmem));
+    BS_PTX(tcgen05_ld_32x32b(d, 8, tmem),
+           "tcgen05.ld.sync.aligned.32x32b.x8.b32 {%0,%1,%2,%3,%4,%5,%6,%7}, [%8];" : BS_TMEM_D_8(0) : "r"(tmem));
 }
 BS_DEVICE void ld_32x32b(u32 (&d)[16], u32 tmem) {
-    BS_ASM("tcgen05.ld.sync.aligned.32x32b.x16.b32 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, [%16];"
+    BS_PTX(tcgen05_ld_32x32b(d, 16, tmem),
+           "tcgen05.ld.sync.aligned.32x32b.x16.b32 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, [%16];"
            : BS_TMEM_D_8(0), BS_TMEM_D_8(8)
            : "r"(tmem));
 }
 BS_DEVICE void ld_32x32b(u32 (&d)[32], u32 tmem) {
-    BS_ASM("tcgen05.ld.sync.aligned.32x32b.x32.b32 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+    BS_PTX(tcgen05_ld_32x32b(d, 32, tmem),
+           "tcgen05.ld.sync.aligned.32x32b.x32.b32 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, [%32];"
            : BS_TMEM_D_8(0), BS_TMEM_D_8(8), BS_TMEM_D_8(16), BS_TMEM_D_8(24)
            : "r"(tmem));
@@ -140,7 +144,7 @@ BS_DEVICE void ld_32x32b(u32 (&d)[32], u32 tmem) {
 // source could still be moved before it. The array is an operand here, which forbids that.
 template <int COUNT>
 BS_DEVICE void wait_ld(u32 (&d)[COUNT]) {
-    BS_ASM("tcgen05.wait::ld.sync.aligned;" ::: "memory");
+    BS_PTX(tcgen05_wait_ld(), "tcgen05.wait::ld.sync.aligned;" ::: "memory");
 #ifdef __CUDACC__
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(d[i]));
