@@ -147,6 +147,7 @@ struct Counts {
 struct Agent {
     std::string name;
     bool is_async_proxy;
+    const Warp* warp = nullptr;  // of a thread
 };
 
 struct Machine {
@@ -177,14 +178,6 @@ struct Machine {
         return uint32_t(agents.size() - 1);
     }
 
-    // Ends the launch.
-    [[noreturn]] void fail(const std::string& what) {
-        if (!current) throw std::runtime_error(what);
-        if (!has_failed) failure = current->name() + ": " + what;
-        has_failed = true;
-        current->fiber.leave();
-        __builtin_unreachable();
-    }
 
     void make_ready(Thread* thread) {
         thread->warp->ready.push_back(thread);
@@ -226,10 +219,19 @@ struct Machine {
 
 inline Machine* machine = nullptr;  // of the launch under way
 
+// Ends the launch. A thread that fails never runs again; elsewhere the launch's own function catches this.
+[[noreturn]] inline void fail(const std::string& what) {
+    if (!machine || !machine->current) throw std::runtime_error(what);
+    if (!machine->has_failed) machine->failure = machine->current->name() + ": " + what;
+    machine->has_failed = true;
+    machine->current->fiber.leave();
+    __builtin_unreachable();
+}
+
 // What is wrong is put into words only where it is.
 #define BS_REQUIRE(SO, ...) \
     do \
-        if (!(SO)) ::bs::emulator::machine->fail(::bs::emulator::format(__VA_ARGS__)); \
+        if (!(SO)) ::bs::emulator::fail(::bs::emulator::format(__VA_ARGS__)); \
     while (0)
 
 // `needed()` threads meet at `meeting`. Each gives its part; when all have come, `act` gets all parts. What each did

@@ -100,6 +100,7 @@ inline std::unique_ptr<Cta> make_cta(Cluster& cluster, int rank, HostIndex index
         thread->cta = cta.get(), thread->index = i, thread->warp = cta->warps.back().get();
         thread->warp->living |= 1u << thread->lane();
         thread->clock.agent = m.add_agent(thread->name(), false);
+        m.agents.back().warp = thread->warp;
         thread->fiber.start(thread_body, thread.get());
         m.make_ready(thread.get());
         cta->threads.push_back(std::move(thread));

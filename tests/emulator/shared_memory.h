@@ -100,7 +100,7 @@ inline std::string described(const Stamp& stamp) { return machine->agents[stamp.
                                      const Stamp& stamp, const Accessor& by) {
     const bool lacks_fence = by.is_async_proxy && !machine->agents[stamp.agent].is_async_proxy &&
                              by.seen(stamp.agent) >= stamp.clock;
-    machine->fail(format("race: %s %s %s, which %s %s, and %s", name, access, where.c_str(), described(stamp).c_str(),
+    fail(format("race: %s %s %s, which %s %s, and %s", name, access, where.c_str(), described(stamp).c_str(),
                          other,
                          lacks_fence ? "no fence.proxy.async shows that to the async proxy" : "nothing orders the two"));
 }
@@ -118,9 +118,16 @@ inline void note_read(Cell& cell, const Accessor& by) {
     *place = {by.agent, by.clock};
 }
 
+// Lanes of a warp may store equal numbers to one place by one instruction; which, a store does not tell.
+inline bool are_of_one_warp(const Stamp& stamp, const Accessor& by) {
+    const Warp* warp = machine->agents[stamp.agent].warp;
+    return warp && warp == machine->agents[by.agent].warp;
+}
+
 template <class Where>
 void note_in(Cell& cell, bool writes, const Accessor& by, const char* name, const Where& where) {
-    if (!by.knows(cell.write)) report_race(name, writes ? "writes" : "reads", where(), "wrote", cell.write, by);
+    if (!by.knows(cell.write) && !(writes && are_of_one_warp(cell.write, by)))
+        report_race(name, writes ? "writes" : "reads", where(), "wrote", cell.write, by);
     if (writes) {
         for (Stamp& read : cell.reads) {
             if (!by.knows_read(read)) report_race(name, "writes", where(), "read", read, by);

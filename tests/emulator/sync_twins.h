@@ -51,14 +51,24 @@ void bar_sync(int barrier, int threads) {
     meet_at_barrier(barrier, [threads] { return size_t(threads); });
 }
 
+// Threads have used what they read: who writes there next need not know more. What they wrote stays unknown.
+static void forget_reads(Cta& cta) {
+    for (Cell& cell : cta.shared->cells)
+        for (Stamp& read : cell.reads)
+            if (machine->agents[read.agent].warp) read = {};
+}
+
 void cluster_sync(bool orders) {
     Nothing nothing;
     Cluster* cluster = machine->current->cta->cluster;
     meet(
         cluster->barrier, orders ? "barrier.cluster" : "barrier.cluster.relaxed",
         [cluster] { return size_t(cluster->living); }, nothing,
-        [cluster](const auto&) {
-            for (auto& cta : cluster->ctas) cta->touched.clear();
+        [cluster, orders](const auto&) {
+            for (auto& cta : cluster->ctas) {
+                cta->touched.clear();
+                if (!orders) forget_reads(*cta);
+            }
         },
         orders);
 }

@@ -82,7 +82,8 @@ struct StageRing {
         Work<Shape> work(order);
         Segment segment;
         bool more = work.take(segment);
-        OutputTile tile = order.at(segment.tile, rank);
+        OutputTile tile{};
+        if (more) tile = order.at(segment.tile, rank);
         int early = 0;
         if (!Shape::RAGGED && a.weights_unchanged && more)
             for (; early < min(STAGES, (segment.end - segment.first) * STEP); early++)
@@ -99,7 +100,7 @@ struct StageRing {
                 step_on();
             }
             more = work.take(segment);
-            tile = order.at(segment.tile, rank);
+            if (more) tile = order.at(segment.tile, rank);
         }
     }
 };
