@@ -10,8 +10,10 @@ from blockscale.runtime import gpu
 
 
 def lossless(format, *shape):
-    """Weights whose sums with small integers float32 holds: all scales are powers of two. Canonical,
-    and as kernels read them."""
+    """Weights whose sums with small integers float32 holds: scales are powers of two.
+
+    Canonical, and as kernels read them.
+    """
     q = bs.quantize(torch.randn(*shape), format)
     q.scale.fill_(format.scale.values.index(1.0))
     q.scale[..., ::3] = format.scale.values.index(2.0)

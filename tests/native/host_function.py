@@ -8,10 +8,11 @@ from importlib import import_module
 
 import torch
 
-from native.host_library import EMULATOR, emulator_path, made
+from native.host_library import emulator_path, kernel_object, made
 
 COMPILED = (
-    "-std=c++20", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-fno-gnu-unique", "-w", "-c",
+    "-std=c++20", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-fno-gnu-unique", "-w",
+    "-c",
 )  # fmt: skip
 # Every load and store of the kernel calls the emulator, as it would call gcc's thread sanitizer.
 WATCHED = ("-O1", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
@@ -44,7 +45,10 @@ class EmulatedError(AssertionError):
 class LaunchFacts(ctypes.Structure):
     _fields_ = [
         ("grid", ctypes.c_uint * 3),
-        *((name, ctypes.c_uint) for name in ("threads", "cluster", "shared", "resident", "seed", "timing")),
+        *(
+            (name, ctypes.c_uint)
+            for name in ("threads", "cluster", "shared", "resident", "seed", "timing")
+        ),
     ]
 
 
@@ -73,7 +77,7 @@ class HostFunction:
         defined = [f"-D{name}={value}" for name, value in build.defines]
         defined += [f'-DKERNEL_FILE="{build.path}"', f"-DKERNEL={build.entry}"]
         options = WATCHED if watched else ("-O0",)
-        compiled = made(*COMPILED, *options, *defined, EMULATOR / "kernel.cpp")
+        compiled = kernel_object(*COMPILED, *options, *defined)
         self.library = ctypes.CDLL(str(made(*LINKED, compiled, emulator_path())))
         for name in ("first_shared", "end_of_shared"):
             getattr(self.library, name).restype = ctypes.c_void_p

@@ -1,5 +1,7 @@
-"""The small kernels of tests/emulator/micro.cu, with random boxes and descriptors: the emulator and a
-GPU run the same ones."""
+"""The small kernels of tests/emulator/micro.cu, with random boxes and descriptors.
+
+The emulator and a GPU run the same ones.
+"""
 
 import ctypes
 import random
@@ -15,8 +17,9 @@ from native.host_library import EMULATOR
 SOURCE = EMULATOR / "micro.cu"
 MISTAKES = (
     "NONE", "NO_PROXY_FENCE", "WRONG_PHASE", "TOO_FEW_BYTES", "TOO_MANY_BYTES", "MISSING_ARRIVAL",
-    "NO_WAIT_FOR_EMPTY", "NO_WGMMA_WAIT", "NO_WGMMA_FENCE", "NO_INIT_FENCE", "EARLY_EXIT", "NO_CTA_BARRIER",
-    "NO_COPY_WAIT", "UNALIGNED_COPY", "ONE_WARP_SHORT", "EMPTY_TOO_SOON", "BEYOND_THE_END",
+    "NO_WAIT_FOR_EMPTY", "NO_WGMMA_WAIT", "NO_WGMMA_FENCE", "NO_INIT_FENCE", "EARLY_EXIT",
+    "NO_CTA_BARRIER", "NO_COPY_WAIT", "UNALIGNED_COPY", "ONE_WARP_SHORT", "EMPTY_TOO_SOON",
+    "BEYOND_THE_END",
 )  # fmt: skip
 SHARED = 48 * 1024  # bytes that a launch asks for
 ITEMS = {0: 1, 1: 2, 2: 4, 9: 2}  # bytes of the tensor map's data types that are tried
@@ -29,7 +32,8 @@ class MicroArguments(ctypes.Structure):
         ("out", c_void_p),
         ("descriptor", c_uint64),
         ("coordinates", c_int * 3),
-        *((name, c_int) for name in ("rank", "bytes", "box_bytes", "is_bfloat16", "mistake", "k_tiles")),
+        *((name, c_int) for name in ("rank", "bytes", "box_bytes")),
+        *((name, c_int) for name in ("is_bfloat16", "mistake", "k_tiles")),
         ("end", c_ubyte * 4),
     ]  # fmt: skip
 
@@ -69,14 +73,19 @@ class Case:
 
     def run(self, device="cpu", library=None, function=None, stream=0):
         """The bytes that the kernel writes, by the emulator or, if told so, by a GPU."""
-        given, out = self.given.to(device), torch.full((self.out_bytes,), 0xA5, dtype=torch.uint8, device=device)
+        given, out = (
+            self.given.to(device),
+            torch.full((self.out_bytes,), 0xA5, dtype=torch.uint8, device=device),
+        )
         arguments = MicroArguments(in_=given.data_ptr(), out=out.data_ptr(), **self.facts)
         if self.map is not None:
             mapped = self.mapped.to(device)
             encoded = self.map.encode(library or emulator(), mapped.data_ptr())
             memmove(addressof(arguments), encoded, 128)
         kernel = (function or compiled)(Build(str(SOURCE), self.entry, ()))
-        kernel.launch((1, self.cluster, 1), self.threads, SHARED, stream, arguments, False, self.cluster)
+        kernel.launch(
+            (1, self.cluster, 1), self.threads, SHARED, stream, arguments, cluster=self.cluster
+        )
         return out.cpu()
 
 
@@ -97,7 +106,10 @@ def random_box(seed):
     item = ITEMS[kind]
     inner = {0: 16 * order.randint(1, 8), 1: 32, 2: 64, 3: 128}[swizzle] // item
     box = (inner, *(order.randint(1, 9) for _ in range(rank - 1)))
-    sizes = (inner * order.randint(1, 3) - order.randint(0, 3), *(order.randint(1, 12) for _ in range(rank - 1)))
+    sizes = (
+        inner * order.randint(1, 3) - order.randint(0, 3),
+        *(order.randint(1, 12) for _ in range(rank - 1)),
+    )
     sizes = (max(1, sizes[0]), *sizes[1:])
     row = -(-sizes[0] * item // 16) * 16 + 16 * order.randint(0, 2)
     strides = (row, row * sizes[1] + 16 * order.randint(0, 2))[: rank - 1]
@@ -107,7 +119,12 @@ def random_box(seed):
     for each in box:
         count *= each
     total = strides[-1] * sizes[-1] + row
-    facts = {"coordinates": (*at, 0)[:3], "rank": rank, "bytes": -(-count // 16) * 16, "box_bytes": count}
+    facts = {
+        "coordinates": (*at, 0)[:3],
+        "rank": rank,
+        "bytes": -(-count // 16) * 16,
+        "box_bytes": count,
+    }
     return Case(
         "copy_box", some_bytes(order, SHARED), facts["bytes"], facts=facts,
         map=Map(kind, sizes, strides, box, swizzle), mapped=some_bytes(order, total),
@@ -121,7 +138,10 @@ def random_product(seed):
     if swizzle:
         width = {1: 128, 2: 64, 3: 32}[swizzle]
         stride = 8 * width * order.randint(1, 2)
-        start, leading = 1024 * order.randint(0, 3) + 32 * order.randrange(width // 32), 16 * order.randint(0, 3)
+        start, leading = (
+            1024 * order.randint(0, 3) + 32 * order.randrange(width // 32),
+            16 * order.randint(0, 3),
+        )
     else:
         stride, leading = 16 * order.randint(1, 40), 16 * order.randint(1, 40)
         start = 16 * order.randint(0, 60)
@@ -144,7 +164,8 @@ def ring(seed, mistake="NONE", k_tiles=5):
     rows = Map(9, (k, 32), (2 * k,), (64, 16), 3)
     facts = {"k_tiles": k_tiles, "mistake": MISTAKES.index(mistake)}
     return Case(
-        "pipeline", numbers(order, k_tiles * 128 * 32), 2 * 128 * 16 * 4, threads=160, cluster=2, facts=facts,
+        "pipeline", numbers(order, k_tiles * 128 * 32), 2 * 128 * 16 * 4, threads=160, cluster=2,
+        facts=facts,
         map=rows, mapped=numbers(order, 32 * k),
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ def test_ragged_gated_experts(schedule):
     sizes, n, k = torch.tensor([40, 0, 75]), 70, 288
     (gate, g), (up, u) = lossless(bs.MXFP4, 3, n, k), lossless(bs.MXFP4, 3, n, k)
     x = numbers(120, k) / 64
-    config = Config(tile_m=64, warpgroups=1, tiles_per_warp=2, stages=3, cluster=1)
+    config = Config(tile_m=64, warpgroups=2, tiles_per_warp=1, stages=3, cluster=1)
     problem = problem_of(
         bs.MXFP4, 120, n, k, out="bfloat16", device=replace(gpu("h200"), sms=3), groups=3,
         verb="grouped_gated_matmul", activation="silu", ragged=True, gated=True,

@@ -1,5 +1,8 @@
-"""The streaming GEMM's own source, run by the emulator: rings of cp.async and TMA, mma.sync and wgmma,
-split-K in a cluster. Inputs are lossless, so that results are compared bit for bit."""
+"""The streaming GEMM's own source, run by the emulator.
+
+Rings of cp.async and TMA, mma.sync and wgmma, split-K in a cluster. Inputs are lossless, so that
+results are compared bit for bit.
+"""
 
 import shutil
 from dataclasses import replace
@@ -24,8 +27,8 @@ CLUSTER = Config(
     cluster=True,
 )  # fmt: skip
 WGMMA = Config(
-    tile_m=16, tiles_per_warp=1, n_warps=4, k_warps=2, stages=2, tile_k=128, ctas_per_sm=1, splits=2,
-    cluster=True, wgmma=True,
+    tile_m=16, tiles_per_warp=1, n_warps=4, k_warps=2, stages=2, tile_k=128, ctas_per_sm=1,
+    splits=2, cluster=True, wgmma=True,
 )  # fmt: skip
 
 

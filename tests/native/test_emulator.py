@@ -1,6 +1,5 @@
 """What the emulator computes, and which mistakes of a kernel it reports."""
 
-import random
 import shutil
 
 import pytest
@@ -20,7 +19,9 @@ def test_a_ring_multiplies(schedule):
     k = 64 * case.facts["k_tiles"]
     x = case.mapped.view(torch.bfloat16).view(32, k).double()
     # Fragments of A: lane 4 g + t has rows g and g + 8, k 2 t, 2 t + 1 and those 8 further.
-    given = case.given.view(torch.bfloat16).view(-1, 4, 8, 4, 4, 2, 2, 2)  # tile, warp, g, t, step, k/8, row/8, k%2
+    given = case.given.view(torch.bfloat16).view(
+        -1, 4, 8, 4, 4, 2, 2, 2
+    )  # tile, warp, g, t, step, k/8, row/8, k%2
     w = given.permute(1, 6, 2, 0, 4, 5, 3, 7).reshape(64, k).double()
     sums = (w @ x.T).view(4, 2, 8, 4, 4, 2)  # warp, row / 8, g; column / 8, t, column % 2
     expected = sums.permute(0, 2, 4, 3, 1, 5).reshape(128, 4, 2, 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from native.host_library import emulator_path, made
+from native.host_library import program as host_program
 
 SOURCE = Path(__file__).with_name("tile_order.cpp")
 
@@ -16,7 +16,7 @@ SOURCE = Path(__file__).with_name("tile_order.cpp")
 def program():
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
-    return made("-std=c++20", "-O1", "-w", SOURCE, emulator_path())
+    return host_program("-std=c++20", "-O1", "-w", SOURCE)
 
 
 def run(program, *facts):

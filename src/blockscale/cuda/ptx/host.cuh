@@ -127,6 +127,7 @@ inline unsigned atomicAdd(unsigned* at, unsigned value) {
 
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 inline float __uint_as_float(unsigned bits) { return bs::host::float_of(bits); }
+inline unsigned __float_as_uint(float value) { return bs::host::bits_of(value); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 template <class T>
