@@ -55,6 +55,12 @@ class Driver:
     def _cuCtxPopCurrent_v2(self, popped):
         self.contexts.pop()
 
+    def _cuCtxGetCurrent(self, context):
+        context._obj.value = self.contexts[-1]
+
+    def _cuCtxSetCurrent(self, context):
+        self.contexts[-1] = context.value
+
     def _cuDeviceGet(self, device, index):
         device._obj.value = index
 
@@ -191,6 +197,15 @@ def test_a_thread_that_has_not_used_cuda(cuda):
     cuda.answers["cuLaunchKernelEx"] = [201]
     launch(kernel)
     assert cuda.launches[0][3] == 100
+    assert cuda.contexts == [100]  # where cuBLAS finds it, which warns of a thread without one
+
+
+def test_a_context_of_somebody_else_stays_the_threads_own(cuda):
+    kernel = function(BUILD, DEVICE)
+    cuda.contexts, cuda.answers["cuLaunchKernelEx"] = [55], [201]
+    launch(kernel)
+    assert cuda.launches[0][3] == 100
+    assert cuda.contexts == [55]
 
 
 def test_a_launch_that_is_refused_says_what_was_asked_for(cuda):

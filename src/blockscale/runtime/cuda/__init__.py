@@ -13,7 +13,7 @@ from blockscale.runtime.cuda.build import FOLDER, Build
 from blockscale.runtime.cuda.cache import Cache, Entry, open_cache
 from blockscale.runtime.cuda.compile import cubin, is_cached
 from blockscale.runtime.cuda.compile_all import compile_all
-from blockscale.runtime.cuda.driver import CudaError, driver_version
+from blockscale.runtime.cuda.driver import CudaError, capture_id, driver_version
 from blockscale.runtime.cuda.functions import Function, current_stream, function
 from blockscale.runtime.cuda.nvrtc import CompilationError, load_nvrtc
 from blockscale.runtime.cuda.refusal import cuda_refusal
@@ -32,6 +32,7 @@ __all__ = [
     "Function",
     "GraphStopwatch",
     "arch_of",
+    "capture_id",
     "compile_all",
     "cubin",
     "cuda_refusal",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache, lru_cache
 from typing import Any
 
@@ -133,6 +133,29 @@ def context(index: int) -> Iterator[None]:
         yield
     finally:
         library.cuCtxPopCurrent_v2(byref(c_void_p()))
+
+
+def capture_id(stream: int) -> int | None:
+    """Which CUDA graph a capturing stream is captured into; None where the driver cannot say."""
+    ask = getattr(load_driver(), "cuStreamGetCaptureInfo_v2", None)  # since CUDA 11.3
+    if ask is None:
+        return None
+    status, found = c_int(), c_uint64()
+    asked = ask(c_void_p(stream), byref(status), byref(found), None, None, None)
+    check(asked, "asking which CUDA graph is captured")
+    return found.value
+
+
+def adopt_context(index: int) -> bool:
+    """Make torch's own context of a GPU this thread's, for good, if the thread has none: as torch
+    does at its first call in a thread. A launch does not, so that cuBLAS would find a thread of
+    autograd without one, and warn."""
+    library, now = load_driver(), c_void_p()
+    check(library.cuCtxGetCurrent(byref(now)), "asking for the context of this thread")
+    if now.value is not None:
+        return False
+    check(library.cuCtxSetCurrent(_primary(index)), f"switching to cuda:{index}")
+    return True
 
 
 @cache

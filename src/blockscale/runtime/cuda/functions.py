@@ -18,6 +18,7 @@ from blockscale.runtime.cuda.driver import (
     UNREADABLE_CODE,
     LaunchAttribute,
     LaunchConfig,
+    adopt_context,
     check,
     cluster_of,
     context,
@@ -96,9 +97,11 @@ class Function:
         # The default stream is that of the current context, whichever GPU that is.
         if torch_private.current_device() == self._index:
             status = self._launch(*facts)
+            if status == INVALID_CONTEXT and adopt_context(self._index):
+                status = self._launch(*facts)  # of a thread that had not used CUDA yet
         else:
             status = INVALID_CONTEXT
-        if status == INVALID_CONTEXT:  # or a thread that has not used CUDA yet
+        if status == INVALID_CONTEXT:
             with context(self._index):
                 status = self._launch(*facts)
         if status:
