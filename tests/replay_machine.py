@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import blockscale as bs
 from blockscale import ops
 from blockscale.kernels.cuda.layout import fragments
-from blockscale.kernels.matmul import stream
+from blockscale.kernels.matmul import sm90_gemm, stream
 from blockscale.kernels.matmul.fragments import product as fragment_product
+from blockscale.kernels.matmul.sm90_gemm.space import every_config as every_gemm
 from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.ops import plan as plans
 from blockscale.ops import replay
@@ -75,8 +76,11 @@ class Machine:
         self.launches.append((facts, attributes, function, ctypes.string_at(struct, self.size)))
         return 0
 
-    def plan(self, q, x, bias=None, wide=False, deterministic=False, up=None, sizes=None):
-        """As `make_plan` would for a GPU, kept with q; `up` is another weight and its bias."""
+    def plan(
+        self, q, x, bias=None, wide=False, deterministic=False, up=None, sizes=None, split=False
+    ):
+        """As `make_plan` would for a GPU, kept with q; `up` is another weight and its bias. `split`
+        is for a product whose CTAs leave sums for each other."""
         m = x.numel() // K
         gated, groups = up is not None, 1 if sizes is None else len(sizes)
         verb = ("grouped_" if sizes is not None else "") + ("gated_" if gated else "") + "matmul"
@@ -101,10 +105,13 @@ class Machine:
         several_turns = replace(problem, m=16)  # of more rows than `mma` is chosen for
         every = (*every_config(problem), *every_config(several_turns))
         config = next(each for each in every if each.wgmma == wide)
-        self.choice = ops.Choice(stream, config, "by rule")
+        kernel = stream
+        if split:
+            kernel, config = sm90_gemm, next(each for each in every_gemm(problem) if each.split)
+        self.choice = ops.Choice(kernel, config, "by rule")
         parts = tuple(as_groups(each.operand) for each in weights)
         frozen = all(each.frozen for each in weights)
-        launch = stream.bind(problem, config, parts, frozen)
+        launch = kernel.bind(problem, config, parts, frozen)
         launch._device = torch.device("cuda", 0)
         launch._pdl = True
         self.size = len(launch._template)

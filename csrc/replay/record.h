@@ -44,6 +44,8 @@ struct Replay {
   PyObject *arguments;                 // bytes: the kernel's, but for what follows
   Py_ssize_t x_at, x_stride_at, out_at;
   PyObject *x_map;                     // (address, stride) -> bytes, which come first; or None
+  PyObject *workspace;                 // (stream) -> bytes, which stand there; or None
+  Py_ssize_t workspace_at;
   PyObject *config, *attributes;       // bytes
   PyObject *weights;                   // tensors, which must be at these addresses:
   const char *addresses[kMostWeightTensors];
@@ -61,7 +63,7 @@ struct Replay {
 // All that one holds.
 constexpr PyObject *Replay::*kHeld[] = {
     &Replay::key,    &Replay::kept,      &Replay::up,     &Replay::activation,
-    &Replay::arguments, &Replay::x_map,  &Replay::config, &Replay::attributes,
+    &Replay::arguments, &Replay::x_map,  &Replay::workspace, &Replay::config, &Replay::attributes,
     &Replay::weights, &Replay::counted, &Replay::questions, &Replay::stream, &Replay::stream_arguments,
     &Replay::empty,  &Replay::empty_arguments};
 

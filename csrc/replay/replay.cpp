@@ -21,7 +21,7 @@
 
 namespace {
 
-constexpr int kVersion = 4;  // that runtime/replay.py asks for
+constexpr int kVersion = 5;  // that runtime/replay.py asks for
 
 // use(exchange, tensor, parameter, is_grad_enabled): torch's, once.
 PyObject *use(PyObject *, PyObject *arguments) {

@@ -22,6 +22,20 @@ bool add_map(const Replay *call, char *arguments, const char *data, int64_t stri
   return true;
 }
 
+// Addresses of memory that launches of a stream share.
+bool add_workspace(const Replay *call, char *arguments, PyObject *stream) {
+  const Owned told(PyObject_CallFunctionObjArgs(call->workspace, stream, nullptr));
+  char *bytes;
+  Py_ssize_t size;
+  if (!told || PyBytes_AsStringAndSize(told.object, &bytes, &size)) return false;
+  if (size > PyBytes_Size(call->arguments) - call->workspace_at) {
+    PyErr_SetString(PyExc_ValueError, "a workspace that does not fit");
+    return false;
+  }
+  std::memcpy(arguments + call->workspace_at, bytes, size);
+  return true;
+}
+
 // The driver's status. Without the GIL: a launch waits where the queue of launches is full.
 int launch(const Replay *call, void *stream, char *arguments) {
   LaunchConfig config;
@@ -73,6 +87,7 @@ PyObject *attempt(const Replay *call, const Operands &given) {
   if (!handle) return nullptr;
   void *stream = PyLong_AsVoidPtr(handle.object);
   if (!stream && PyErr_Occurred()) return nullptr;
+  if (call->workspace != Py_None && !add_workspace(call, arguments, handle.object)) return nullptr;
 
   PyObject *out = PyObject_Call(call->empty, call->empty_arguments, nullptr);
   if (!out) return nullptr;

@@ -58,23 +58,26 @@ bool is_sound(const Replay *call) {
                               call->others[kUpBias].at, call->others[kGroupSizes].at}) {
     if (at < 0 || at + 8 > size || size > kMostArgumentBytes) return false;
   }
+  if (call->workspace_at < 0 || call->workspace_at > size) return false;
   return PyBytes_Size(call->config) == sizeof(LaunchConfig) && call->launch && are_questions(call->questions);
 }
 
 PyObject *new_replay(PyTypeObject *type, PyObject *positional, PyObject *named) {
   static const char *names[] = {
       "key", "kept", "x", "bias", "up_bias", "group_sizes", "up", "activation", "arguments", "x_at",
-      "x_stride_at", "out_at", "bias_at", "up_bias_at", "group_sizes_at", "x_map", "launch", "function",
+      "x_stride_at", "out_at", "bias_at", "up_bias_at", "group_sizes_at", "x_map", "workspace", "workspace_at",
+      "launch", "function",
       "config", "attributes", "weights", "addresses", "counted", "version", "questions", "stream", "stream_arguments",
       "empty", "empty_arguments", nullptr};
   Replay told = {};  // nothing is held yet
   PyObject *x, *others[kOthers], *addresses;
   unsigned long long entry, function;
   if (!PyArg_ParseTupleAndKeywords(
-          positional, named, "OOOOOOOOSnnnnnnOKKSSO!O!O!LO!OO!OO!", const_cast<char **>(names), &told.key, &told.kept,
+          positional, named, "OOOOOOOOSnnnnnnOOnKKSSO!O!O!LO!OO!OO!", const_cast<char **>(names), &told.key, &told.kept,
           &x, &others[kBias], &others[kUpBias], &others[kGroupSizes], &told.up, &told.activation,
           &told.arguments, &told.x_at, &told.x_stride_at, &told.out_at, &told.others[kBias].at,
-          &told.others[kUpBias].at, &told.others[kGroupSizes].at, &told.x_map, &entry, &function, &told.config,
+          &told.others[kUpBias].at, &told.others[kGroupSizes].at, &told.x_map, &told.workspace, &told.workspace_at,
+          &entry, &function, &told.config,
           &told.attributes, &PyTuple_Type, &told.weights, &PyTuple_Type, &addresses, &PyTuple_Type, &told.counted,
           &told.version, &PyTuple_Type, &told.questions, &told.stream, &PyTuple_Type, &told.stream_arguments,
           &told.empty, &PyTuple_Type, &told.empty_arguments)) {

@@ -79,6 +79,12 @@ class Launch:
         return True
 
     @property
+    def holds_weights(self) -> bool:
+        """Whether the launch keeps weights alive that it was bound to, or copies of them. One that
+        has only their addresses in it can be kept by somebody who does not own them."""
+        return True
+
+    @property
     def predicted(self) -> Prediction | None:
         """None of kernels that have no model of themselves."""
         return None
@@ -132,6 +138,8 @@ class ReplayLaunch(NamedTuple):
     up_bias_at: int
     group_sizes_at: int
     x_map: Callable[[int, int], bytes] | None  # by address and stride; comes first in `arguments`
+    workspace: Callable[[int], bytes] | None  # by stream: what stands there, of memory it shares
+    workspace_at: int
     launch: int  # see runtime.cuda.functions.Prepared
     function: int
     config: bytes

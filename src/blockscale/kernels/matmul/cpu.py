@@ -160,7 +160,10 @@ class Product(Launch):
         self._weights = weights
         self._template = b""
         if weights and not (problem.ragged or config.packs or config.algorithm == "panels"):
-            self._weights = tuple(part.placed(self.alignment) for part in weights)
+            placed = tuple(part.placed(self.alignment) for part in weights)
+            # A template has the addresses of the weights, which whoever calls keeps alive.
+            copies = any(part.why_copied(self.alignment) for part in weights)
+            self._weights = placed if copies or "@" in problem.x else ()
             ends = _group_ends(problem, None)
             self._row_begin = (ctypes.c_int64 * len(ends))(*ends)
             # They stand for the real ones.
@@ -170,9 +173,13 @@ class Product(Launch):
             bare: list[Tensor | None] = [None for _ in weights]
             rows, begin = Rows(x, None, None), self._row_begin
             arguments = matmul_arguments(
-                problem, config, rows, self._weights, bare, begin, activation, out
+                problem, config, rows, placed, bare, begin, activation, out
             )
             self._template = bytes(arguments)
+
+    @property
+    def holds_weights(self) -> bool:
+        return bool(self._weights)
 
     @property
     def predicted(self) -> Prediction | None:

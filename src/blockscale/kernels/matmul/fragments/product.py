@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import addressof, memmove, sizeof
+from ctypes import addressof, c_void_p, memmove, sizeof
 from typing import Any, NamedTuple
 
 import torch
@@ -75,7 +75,8 @@ class FragmentProduct(Launch):
         """Whether launches share memory that is the stream's."""
         return False
 
-    def _add_workspace(self, arguments: Any, stream: int) -> None:
+    def _workspace(self, stream: int) -> bytes:
+        """Addresses of it, from `Arguments.partial` on."""
         raise NotImplementedError
 
     @property
@@ -95,25 +96,33 @@ class FragmentProduct(Launch):
         return [self._build(symmetric) for symmetric in kinds]
 
     def _bind(self, weights: tuple[Parts, ...]) -> None:
-        self._weights = [part.placed(self.alignment) for part in weights]
-        self._device = self._weights[0].codes.device
-        self._tables = [part.codebook for part in self._weights if part.codebook is not None]
+        placed = [part.placed(self.alignment) for part in weights]
+        # Of others the launch has the addresses, and whoever calls keeps them alive.
+        self._copies = placed if any(part.why_copied(self.alignment) for part in weights) else []
+        self._device = placed[0].codes.device
+        self._has_tables = placed[0].codebook is not None
+        self._counted = counted(placed) if self._frozen else []
+        tables = (part.codebook for part in placed if part.codebook is not None)
+        self._tables = list(tables) if self._frozen else []
         self._kernel = self._find_kernel()
         self._launched = self._shape()
         self._pdl = self._problem.device.pdl
-        self._counted = counted(self._weights) if self._frozen else []
         self._version = -1
         self._calls = 0
-        self._template = bytes(self._fixed())
+        self._template = bytes(self._fixed(placed))
+
+    @property
+    def holds_weights(self) -> bool:
+        return bool(self._copies or self._counted or self._tables)
 
     def _find_kernel(self) -> Function:
         """By what the tables hold now, if that can be told from what they held at another call."""
         whole = self._problem.w_kind.format.element.bits < 4  # shorter tables are not halved
         mirrored = self._frozen and all(is_symmetric(table) for table in self._tables)
-        symmetric = whole or not self._tables or mirrored
+        symmetric = whole or not self._has_tables or mirrored
         return function(self._build(symmetric), self._device)
 
-    def _fixed(self) -> Any:
+    def _fixed(self, weights: Sequence[Parts]) -> Any:
         """Arguments, with what does not change between calls."""
         problem, shape = self._problem, self._launched
         arguments = shape.arguments(
@@ -123,7 +132,7 @@ class FragmentProduct(Launch):
             groups=problem.groups,
             out_dtype=Dtype[problem.out.upper()],
         )
-        for i, part in enumerate(self._weights):
+        for i, part in enumerate(weights):
             arguments.weight[i] = Weight(*map(address_of, part), None)
             if shape.x_box:
                 maps = weight_maps(problem, part, shape.tiles_of_cta, shape.tile_k)
@@ -165,7 +174,8 @@ class FragmentProduct(Launch):
         _, grid, threads, shared, cluster, *_ = self._launched
         stream = current_stream(self._device)
         if self._has_workspace:
-            self._add_workspace(arguments, stream)
+            at = addressof(arguments) + self._launched.arguments.partial.offset
+            memmove(at, self._workspace(stream), 2 * sizeof(c_void_p))
         self._kernel.launch(grid, threads, shared, stream, arguments, self._pdl, cluster)
 
     @property
@@ -190,7 +200,7 @@ class FragmentProduct(Launch):
         problem, version = self._problem, self.settled_version
         dtypes = {bias.dtype for bias in biases if bias is not None}
         differ = "@" in problem.x or len(dtypes) > 1
-        if version is None or differ or self._has_workspace:
+        if version is None or differ:
             return None
         kind, grid, threads, shared, cluster, x_box, *_ = self._launched
         arguments = kind.from_buffer_copy(self._template)
@@ -209,6 +219,8 @@ class FragmentProduct(Launch):
             bias_at + sizeof(Weight),
             kind.group_sizes.offset,
             self._map if x_box else None,
+            self._workspace if self._has_workspace else None,
+            kind.partial.offset if self._has_workspace else 0,
             *self._kernel.prepared(grid, threads, shared, self._pdl, cluster),
             tuple(self._counted),
             version,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from struct import pack
 from typing import Any
 
-from blockscale.kernels.contract import Prediction
+from blockscale.kernels.contract import Parts, Prediction
 from blockscale.kernels.matmul.fragments.arguments import WgmmaArguments
 from blockscale.kernels.matmul.fragments.product import FragmentProduct, Shape
 from blockscale.kernels.matmul.sm90_gemm.build import gemm_build
@@ -32,15 +34,15 @@ class Product(FragmentProduct):
             tile_k=TILE_K,
         )
 
-    def _fixed(self) -> Any:
-        arguments = super()._fixed()
+    def _fixed(self, weights: Sequence[Parts]) -> Any:
+        arguments = super()._fixed(weights)
         arguments.band = self._config.band(self._problem)
         arguments.split = self._config.split
         return arguments
 
-    def _add_workspace(self, arguments: Any, stream: int) -> None:
+    def _workspace(self, stream: int) -> bytes:
         partial, arrivals = workspace(self._device, stream, *self._workspace_sizes)
-        arguments.partial, arguments.arrivals = partial.data_ptr(), arrivals.data_ptr()
+        return pack("PP", partial.data_ptr(), arrivals.data_ptr())
 
     @cached_property
     def _workspace_sizes(self) -> tuple[int, int]:

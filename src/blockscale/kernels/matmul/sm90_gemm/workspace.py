@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-_kept: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
+from blockscale.runtime.cuda import capture_id
+
+
+class _Workspace(NamedTuple):
+    sums: Tensor
+    counters: Tensor
+    capture: int | None  # the CUDA graph that has it for itself
+
+    def serves(self, floats: int, counters: int, capture: int | None) -> bool:
+        large = len(self.sums) >= floats and len(self.counters) >= counters
+        return large and self.capture == capture
+
+
+_kept: dict[tuple[torch.device, int], _Workspace] = {}
+_captured: dict[tuple[torch.device, int], _Workspace] = {}
 
 
 def workspace(
@@ -14,16 +30,22 @@ def workspace(
     """Room for so many sums, and counters that are zero between launches.
 
     Launches of one stream run one after the other, or wait for each other inside, so they share it.
-    A CUDA graph may be replayed beside them: every launch in it has memory of the graph's own.
+    A CUDA graph may be replayed beside them, so it has one of its own, which its launches on one
+    stream share: it is allocated and cleared once for all of them. It is let go when that stream
+    captures another graph, like any memory that a captured program has freed.
     """
+    capture, kept = None, _kept
     if torch.cuda.is_current_stream_capturing():
-        return _make(device, floats, counters)
-    found = _kept.get((device, stream))
-    if found is None or len(found[0]) < floats or len(found[1]) < counters:
-        if found is not None:
-            floats, counters = max(floats, len(found[0])), max(counters, len(found[1]))
-        found = _kept[device, stream] = _make(device, floats, counters)
-    return found
+        capture, kept = capture_id(stream), _captured
+        if capture is None:
+            return _make(device, floats, counters)
+    found = kept.get((device, stream))
+    if found is None or not found.serves(floats, counters, capture):
+        if found is not None and found.capture == capture:
+            floats, counters = max(floats, len(found.sums)), max(counters, len(found.counters))
+        made = _Workspace(*_make(device, floats, counters), capture)
+        found = kept[device, stream] = made
+    return found.sums, found.counters
 
 
 def _make(device: torch.device, floats: int, counters: int) -> tuple[Tensor, Tensor]:
