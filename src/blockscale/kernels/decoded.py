@@ -12,6 +12,7 @@ GPUs without them it is up to 64 times slower. bfloat16 and float16 are not affe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -143,6 +144,35 @@ def decode_rows(
     reader = cuda_fragments if kind.layout.scales == "fragments" else cuda
     reader.decode(str(kind), Parts(codes, scales, each, parts.codebook), out)
     return out
+
+
+class WholeDecoder:
+    """`decode_rows` of all rows, again and again. From fragments it needs the addresses of the
+    parts alone, which whoever calls keeps alive."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        parts: Parts,  # [groups, n, k]
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        scale: Tensor | None = None,  # float32 [groups]; kept
+    ) -> None:
+        self._scale = scale
+        self._fresh: Callable[[], Tensor]
+        if kind.layout.scales == "fragments":
+            groups, n = len(parts.codes), shape[0]
+            each = None if scale is None else scale[:, None].expand(groups, n)
+            scaled = Parts(parts.codes, parts.scale, each, parts.codebook)
+            decoding = cuda_fragments.Decoding(str(kind), scaled, (groups, *shape), dtype)
+            self.holds_weights, self._fresh = decoding.copies_weights, decoding.fresh
+        else:
+            every = slice(0, shape[0])
+            self.holds_weights = True
+            self._fresh = partial(decode_rows, kind, parts, every, shape, dtype, scale)
+
+    def __call__(self) -> Tensor:  # [groups, n, k]
+        return self._fresh()
 
 
 def product(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:

@@ -3,6 +3,7 @@ cuda/kernels/dequantize_fragments.cu."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import Structure
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -20,7 +21,7 @@ from blockscale.kernels.cuda.tables import float_table
 from blockscale.problem import Problem, dtype_name, parse_kind
 from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
 
-__all__ = ["NAME", "bind", "configs", "decode", "decoder", "reads", "refuses"]
+__all__ = ["NAME", "Decoding", "bind", "configs", "decode", "decoder", "reads", "refuses"]
 
 NAME = "cuda_fragments"
 reads = reads_canonical
@@ -82,35 +83,58 @@ def _run(problem: Problem, weights: tuple[Parts, ...], out: Tensor) -> None:
 
 def decode(kind: str, parts: Parts, out: Tensor) -> None:
     """Rows of any panel that starts at a tile."""
-    format, _ = parse_kind(kind)
-    groups, n, k = out.shape
-    codes, scale = (_adjacent_tiles(part) for part in (parts.codes, parts.scale))
-    if parts.codebook is None:
-        table = float_table(format.element.name, out.device)
-    else:
-        table = aligned(parts.codebook, _WORD)
-    scaled = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
     written = aligned(out)
-    arguments = DequantizeFragmentsArguments(
-        codes.data_ptr(),
-        scale.data_ptr(),
-        table.data_ptr(),
-        None if scaled is None else scaled.data_ptr(),
-        written.data_ptr(),
-        codes.stride(0),
-        scale.stride(0),
-        written.stride(1),
-        written.stride(0),
-        0 if scaled is None else scaled.stride(1),
-        0 if scaled is None else scaled.stride(0),
-        n,
-        k,
-    )
-    grid = -(-n // 16), -(-k // (64 * _WARPS)), groups  # rows may be the most
-    kernel = function(decoder(kind, dtype_name(out.dtype)), out.device)
-    kernel.launch(grid, 32 * _WARPS, 0, current_stream(out.device), arguments)
+    Decoding(kind, parts, out.shape, out.dtype)(written)
     if written is not out:
         out.copy_(written)
+
+
+class Decoding:
+    """A launch on some parts, with everything found out but where the numbers go. It has the
+    addresses of the parts, which whoever calls keeps alive."""
+
+    def __init__(self, kind: str, parts: Parts, shape: Sequence[int], dtype: torch.dtype) -> None:
+        groups, n, k = shape
+        self._shape, self._dtype, self._device = (groups, n, k), dtype, parts.codes.device
+        codes, scale = (_adjacent_tiles(part) for part in (parts.codes, parts.scale))
+        if parts.codebook is None:
+            table = float_table(parse_kind(kind).format.element.name, self._device)
+        else:
+            table = aligned(parts.codebook, _WORD)
+        scaled = None if parts.tensor_scale is None else aligned_numbers(parts.tensor_scale)
+        placed = codes, scale, table, scaled
+        self._copies = [new for new, old in zip(placed, parts, strict=True) if new is not old]
+        self.copies_weights = codes is not parts.codes or scale is not parts.scale
+        self._template = bytes(
+            DequantizeFragmentsArguments(
+                codes=codes.data_ptr(),
+                scale=scale.data_ptr(),
+                table=table.data_ptr(),
+                tensor_scale=None if scaled is None else scaled.data_ptr(),
+                code_stride=codes.stride(0),
+                scale_stride=scale.stride(0),
+                tensor_scale_row=0 if scaled is None else scaled.stride(1),
+                tensor_scale_group=0 if scaled is None else scaled.stride(0),
+                rows=n,
+                k=k,
+            )
+        )
+        self._grid = -(-n // 16), -(-k // (64 * _WARPS)), groups  # rows may be the most
+        self._kernel = function(decoder(kind, dtype_name(dtype)), self._device)
+
+    def __call__(self, out: Tensor) -> None:
+        """out [groups, n, k], with rows of adjacent numbers that start at multiples of 16 bytes."""
+        arguments = DequantizeFragmentsArguments.from_buffer_copy(self._template)
+        arguments.out, strides = out.data_ptr(), out.stride()
+        arguments.out_group, arguments.out_row = strides[0], strides[1]
+        stream = current_stream(self._device)
+        self._kernel.launch(self._grid, 32 * _WARPS, 0, stream, arguments)
+
+    def fresh(self) -> Tensor:
+        """In memory of its own: k is a multiple of 16, so rows start where they must."""
+        out = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        self(out)
+        return out
 
 
 def _adjacent_tiles(storage: Tensor) -> Tensor:

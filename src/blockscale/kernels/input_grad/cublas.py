@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from blockscale.kernels.contract import Config as BaseConfig
-from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
+from blockscale.kernels.contract import Launch, Parts, reads_canonical
 from blockscale.kernels.cuda.epilogue import Sums, epilogue, finish
 from blockscale.kernels.cuda.rows import aligned
 from blockscale.kernels.decoded import (
     MOST_MATRICES,
+    WholeDecoder,
     decode_rows,
     decoder,
     folds_tensor_scale,
@@ -97,11 +97,58 @@ def _is_one_product(problem: Problem) -> bool:
 def bind(
     problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
 ) -> Launch:
-    return FunctionLaunch(
-        partial(_run, problem, config, weights),
-        builds=partial(_builds, problem, config),
-        is_capturable=config.grouped or not problem.ragged,
-    )
+    return Product(problem, config, weights)
+
+
+class Product(Launch):
+    """A call on some weights. Where they are decoded all at once, everything is found out that does
+    not change between calls."""
+
+    def __init__(self, problem: Problem, config: Config, weights: tuple[Parts, ...]) -> None:
+        self._problem, self._config, self._weights = problem, config, weights
+        self._decode: WholeDecoder | None = None
+        if weights and self._is_whole:
+            (weight,), folds = weights, config.grouped or folds_tensor_scale(problem)
+            before = weight.tensor_scale if folds else scale_decoded(problem, weight)
+            shape, dtype = (problem.n, problem.k), multiplied_dtype(problem)
+            self._decode = WholeDecoder(problem.w_kind, weight, shape, dtype, before)
+            self._after = None if folds else weight.tensor_scale
+            self._weights = ()
+
+    @property
+    def _is_whole(self) -> bool:
+        problem, config = self._problem, self._config
+        several = config.matrices < problem.groups or config.rows < problem.n
+        return bool(problem.n) and (config.grouped or not (problem.ragged or several))
+
+    @property
+    def holds_weights(self) -> bool:
+        return bool(self._weights) or (self._decode is not None and self._decode.holds_weights)
+
+    @property
+    def builds(self) -> Sequence[Build]:
+        return _builds(self._problem, self._config)
+
+    @property
+    def is_capturable(self) -> bool:
+        return self._config.grouped or not self._problem.ragged
+
+    def __call__(self, grad: Tensor, group_sizes: Tensor | None, out: Tensor) -> None:
+        problem = self._problem
+        if self._decode is None:
+            _run(problem, self._config, self._weights, grad, group_sizes, out)
+        elif group_sizes is not None:
+            _multiply_groups(problem, self._decode(), grad, group_sizes, out)
+        else:
+            above, below = (each.unflatten(0, (problem.groups, problem.m)) for each in (grad, out))
+            self._multiply_whole(self._decode, above.to(multiplied_dtype(problem)), below)
+
+    def _multiply_whole(self, decode: WholeDecoder, grad: Tensor, out: Tensor) -> None:
+        after, lift = self._after, lift_of(self._problem)
+        if after is None and lift == 1.0 and torch_writes(self._problem, out):
+            product(grad, decode(), out)
+        else:
+            finish([Sums(product(grad, decode()), after)], out, factor=1 / lift)
 
 
 def _builds(problem: Problem, config: Config) -> Sequence[Build]:
@@ -122,8 +169,6 @@ def _run(
     (weight,) = weights
     if not problem.n:
         out.zero_()
-    elif config.grouped and group_sizes is not None:
-        _multiply_groups(problem, weight, grad, group_sizes, out)
     elif group_sizes is not None:
         _multiply_each_group(problem, config, weight, grad, group_sizes, out)
     else:
@@ -177,12 +222,14 @@ def _multiply(
 
 
 def _multiply_groups(
-    problem: Problem, weight: Parts, grad: Tensor, group_sizes: Tensor, out: Tensor
+    problem: Problem,
+    w: Tensor,  # [groups, n, k], decoded
+    grad: Tensor,
+    group_sizes: Tensor,
+    out: Tensor,
 ) -> None:
     """Nothing comes from the host."""
     ends = group_sizes.clamp(min=0).cumsum(0).clamp(max=problem.rows).int()
-    every = slice(0, problem.n), (problem.n, problem.k)
-    w = decode_rows(problem.w_kind, weight, *every, grad.dtype, weight.tensor_scale)
     y = torch.nn.functional.grouped_mm(aligned(grad), w, offs=ends)
     belongs = torch.arange(problem.rows, device=out.device) < ends[-1]
     torch.where(belongs[:, None], y, y.new_zeros(()), out=out)
