@@ -9,8 +9,8 @@ import blockscale as bs
 from blockscale.kernels.decoded import fits_bfloat16
 from blockscale.kernels.input_grad import cublas
 from blockscale.numerics import input_gradient
+from blockscale.ops import input_grad
 from blockscale.ops.choose import choose
-from blockscale.ops.library import input_grad
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime import device_of
@@ -188,8 +188,7 @@ def test_a_captured_graph_multiplies_anew(grouped):
     assert torch.equal(out, input_grad(grad, *facts))
 
 
-# torch makes the context of its thread for backward when cuBLAS first asks for one, and says so.
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
+@pytest.mark.filterwarnings("error:Attempting to run cuBLAS")
 def test_a_layer_trains():
     """Through the whole of autograd: x, a gate, and the experts."""
     q, w = weight(bs.NVFP4, 64, 128)

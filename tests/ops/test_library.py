@@ -272,11 +272,11 @@ def test_bias_gradients_are_summed_in_float32():
 
 
 def test_clipped_group_sizes_have_clipped_gradients():
-    from blockscale.ops.library import _bias_gradient
+    from blockscale.ops.gradients import bias_gradient
 
     grad = torch.ones(5, 2)
     raw, clipped = (
-        _bias_gradient(grad, torch.tensor(s), [3, 2, 64]) for s in ([4, -2, 9], [4, 0, 1])
+        bias_gradient(grad, torch.tensor(s), [3, 2, 64]) for s in ([4, -2, 9], [4, 0, 1])
     )
     assert torch.equal(raw, clipped)
 

@@ -2,21 +2,28 @@
 
 from blockscale.ops.builds import builds
 from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
-from blockscale.ops.dispatcher import can_skip_dispatcher
+from blockscale.ops.conversion_ops import dequantize, quantize
+from blockscale.ops.dispatcher import can_skip_dispatcher, has_only_gradients, needs_gradient
 from blockscale.ops.examples import example, examples
 from blockscale.ops.explain import Explanation, explain
-from blockscale.ops.library import (
-    dequantize,
-    gated_matmul,
-    grouped_gated_matmul,
-    grouped_matmul,
-    matmul,
-    quantize,
+from blockscale.ops.gradients import (
+    Forward,
+    differentiable,
+    differentiable_again,
+    forward_facts,
+    needed_tensors,
 )
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.plan import Plan, make_plan, why_copied
 from blockscale.ops.prepared import prepared_layout
+from blockscale.ops.product_ops import (
+    gated_matmul,
+    grouped_gated_matmul,
+    grouped_matmul,
+    input_grad,
+    matmul,
+)
 from blockscale.ops.proof.everything import Outcome, prove_all, to_prove
 from blockscale.ops.proof.standing import Standing
 from blockscale.ops.quantize import derive_tensor_scale, repack
@@ -40,6 +47,7 @@ __all__ = [
     "Answer",
     "Choice",
     "Explanation",
+    "Forward",
     "MatmulCall",
     "Operand",
     "Outcome",
@@ -56,16 +64,23 @@ __all__ = [
     "choose",
     "dequantize",
     "derive_tensor_scale",
+    "differentiable",
+    "differentiable_again",
     "example",
     "examples",
     "explain",
+    "forward_facts",
     "gated_matmul",
     "grouped_gated_matmul",
     "grouped_matmul",
+    "has_only_gradients",
+    "input_grad",
     "keep_replay",
     "machine_of",
     "make_plan",
     "matmul",
+    "needed_tensors",
+    "needs_gradient",
     "plain",
     "prepared_layout",
     "prove_all",

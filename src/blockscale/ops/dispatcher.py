@@ -1,4 +1,4 @@
-"""Which calls may skip torch's dispatcher, whose custom ops cost as much as a small product."""
+"""Which calls may skip torch's dispatcher, whose ops cost as much as a small product."""
 
 from __future__ import annotations
 
@@ -17,14 +17,31 @@ QUESTIONS = find_questions()
 
 
 def can_skip_dispatcher(tensors: Iterable[Tensor | None]) -> bool:
-    """Nobody needs to see the call as an op: no compiler, gradient, mode, transform or subclass.
-    Nor a tensor that stands in memory with the other sign, which the dispatcher resolves."""
+    """Nobody needs to see the call as an op, and it has no gradient."""
+    return _is_unwatched(tensors, grad=torch.is_grad_enabled())
+
+
+def has_only_gradients(tensors: Iterable[Tensor | None]) -> bool:
+    """Nobody but autograd needs to see the call."""
+    return _is_unwatched(tensors, grad=False)
+
+
+def needs_gradient(tensors: Iterable[Tensor | None]) -> bool:
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
+
+
+def _is_unwatched(tensors: Iterable[Tensor | None], *, grad: bool) -> bool:
+    """No compiler, mode, transform or subclass, nor a gradient if these count. Nor a tensor that
+    stands in memory with the other sign, which the dispatcher resolves."""
     if QUESTIONS is None or torch.compiler.is_compiling():
         return False
     for ask, arguments, answer in QUESTIONS:
         if ask(*arguments) is not answer:
             return False
-    grad = torch.is_grad_enabled()
     for tensor in tensors:
         if tensor is None:
             continue

@@ -85,6 +85,11 @@ class MatmulCall:
         yield self.x_tensor_scale
 
     @property
+    def differentiated(self) -> tuple[Tensor | None, ...]:
+        """What gradients flow to: x, None where it is quantised, and the biases."""
+        return (self.x.tensors[0] if self.x.is_plain else None), *self.biases
+
+    @property
     def facts(self) -> tuple[object, ...]:
         """All that `validate` and `problem` look at: calls that agree in it pass together."""
         described = (
@@ -156,16 +161,16 @@ def run(call: MatmulCall, problem: Problem | None = None) -> Tensor:
         call = _with_quantized_x(call)
     if call.group_sizes is not None and (call.group_sizes.device.type == "cpu" or checks_enabled()):
         validate.check_group_values(call.verb, call.group_sizes.tolist(), problem.m)
-    out = torch.empty(problem.rows, problem.n, dtype=call.out_dtype, device=call.x.device)
+    out = torch.empty(call.out_shape, dtype=call.out_dtype, device=call.x.device)
     if problem.rows and problem.n:
         launch = bind(problem, tuple(as_groups(weight) for weight in call.weights))
         launch(
             as_rows(call.x),
             tuple(_as_group_bias(bias, problem) for bias in call.biases),
             call.group_sizes,
-            out,
+            out if out.dim() == 2 else out.view(problem.rows, problem.n),
         )
-    return out if len(call.x.shape) == 2 else out.reshape(call.out_shape)
+    return out
 
 
 def quantizes_x(problem: Problem) -> bool:
@@ -180,29 +185,3 @@ def _with_quantized_x(call: MatmulCall) -> MatmulCall:
 
 def _as_group_bias(bias: Tensor | None, problem: Problem) -> Tensor | None:
     return None if bias is None else bias.reshape(problem.groups, problem.n)
-
-
-def run_input_grad(
-    grad: Tensor, weight: Operand, group_sizes: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    """d/dx of a product: grad [..., n] -> [..., k]."""
-    groups = weight.shape[0] if len(weight.shape) == 3 else 1
-    rows = grad.reshape(prod(grad.shape[:-1]), grad.shape[-1])
-    ragged = group_sizes is not None
-    problem = Problem(
-        verb="input_grad",
-        m=len(rows) if ragged else len(rows) // max(groups, 1),
-        n=weight.shape[-2],
-        k=weight.shape[-1],
-        groups=groups,
-        ragged=ragged,
-        deterministic=is_deterministic(),
-        x=dtype_name(grad.dtype),
-        w=weight.kind,
-        out=dtype_name(dtype),
-        device=device_of(grad.device),
-    )
-    out = torch.empty(len(rows), problem.k, dtype=dtype, device=grad.device)
-    if len(rows):  # without weights (n = 0) the gradient is zero, which the kernel writes
-        bind(problem, (as_groups(weight),))(rows, group_sizes, out)
-    return out.reshape(*grad.shape[:-1], problem.k)

@@ -56,7 +56,8 @@ class Plan:
         self, x: Tensor | Operand, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
     ) -> Tensor:
         """Of a call like the one that was planned; x is an Operand where it is quantised."""
-        out = torch.empty(*self.out_rows, dtype=self.out_dtype, device=x.device)
+        # Not a view, which torch would not let anyone change in place under gradients.
+        out = torch.empty(*self.out_shape, dtype=self.out_dtype, device=x.device)
         rows: Tensor | Parts
         if isinstance(x, Operand):
             rows = as_rows(x)
@@ -64,8 +65,9 @@ class Plan:
             rows = x if self.x_rows is None else x.reshape(*self.x_rows)
         if (shape := self.bias_shape) is not None:
             biases = tuple([None if bias is None else bias.reshape(*shape) for bias in biases])
-        self.launch(rows, biases, group_sizes, out)
-        return out if self.x_rows is None else out.view(*self.out_shape)
+        written = out if self.x_rows is None else out.view(*self.out_rows)
+        self.launch(rows, biases, group_sizes, written)
+        return out
 
 
 def make_plan(call: MatmulCall, kept: tuple[Any, ...], frozen: bool = False) -> Plan | None:

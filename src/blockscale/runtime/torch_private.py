@@ -7,6 +7,7 @@ and everything has a way without it that is slower and right:
     questions           where one cannot be asked, every call goes through torch's dispatcher, which
                         asks it anyway
     versions            where changes in place are not counted, no weight counts as unchanged
+    below autograd      torch's own kernel of autograd costs four times as much at every call
     sleep               timings of single launches include some of the host's time
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+BelowAutograd = tuple[Callable[[], Any], Any]  # a guard, and the dispatcher's keys behind it
 Question = tuple[Callable[..., object], tuple[object, ...], object]  # callable, arguments, answer
 
 
@@ -60,9 +62,17 @@ def _public_is_tracing() -> Callable[[], bool]:
     return found
 
 
+def find_below_autograd() -> BelowAutograd | None:
+    """What a kernel of autograd dispatches a call further with."""
+    guard = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
+    keys = getattr(torch._C, "_after_autograd_keyset", None)
+    return None if guard is None or keys is None else (guard, keys)
+
+
 def counts_versions() -> bool:
     """Whether torch counts the changes of a tensor in place."""
     return hasattr(torch.Tensor, "_version")
 
 
 current_device, raw_stream, sleep = find_current_device(), find_raw_stream(), find_sleep()
+below_autograd = find_below_autograd()

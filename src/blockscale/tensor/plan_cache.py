@@ -41,30 +41,15 @@ def replay_call(
     return _run_replay(w.replays, x, bias, up_bias, group_sizes, up, activation)
 
 
-def cached_plan(
-    x: Tensor | QTensor,
-    weights: list[QTensor],
-    biases: list[Tensor | None],
-    group_sizes: Tensor | None,
-    activation: str | Activation | None,
-    x_format: Format | str | None,
-    out_dtype: torch.dtype | None,
-) -> tuple[Hashable | None, ops.Plan | None]:
-    """The key of the call, None where it can have no plan; and its plan, if there is one by now."""
-    if isinstance(x, Tensor):
-        skips = ops.can_skip_dispatcher((x, *biases))
-    else:
-        skips = isinstance(x, QTensor) and ops.can_skip_dispatcher((*x.tensors, *biases))
-    if not skips:
-        return None, None
-    key = plan_key(x, weights, biases, group_sizes, activation, x_format, out_dtype)
-    plan = None if key is None else weights[0].plans.get(key)
+def cached_plan(key: Hashable, weights: list[QTensor]) -> ops.Plan | None:
+    """The plan of such a call, if there is one by now."""
+    plan = weights[0].plans.get(key)
     if plan is None:
-        return key, None
+        return None
     if not plan.is_in_place:
         _forget(weights[0])
-        return key, None
-    return key, (plan if plan.is_current else None)
+        return None
+    return plan if plan.is_current else None
 
 
 def _forget(w: QTensor) -> None:
@@ -83,6 +68,15 @@ def keep_new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -
     frozen = _counts_versions and all(weight.frozen for weight in weights)
     plans[key] = plan = ops.make_plan(call, tuple(weights[1:]), frozen)
     return plan
+
+
+def keep_forward(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -> None:
+    """What a backward has to know of calls to come, of which `call` was checked."""
+    call.validate()
+    forwards = weights[0].forwards
+    if len(forwards) >= _MOST_PLANS:
+        forwards.clear()
+    forwards[key] = ops.forward_facts(call)
 
 
 def plan_key(

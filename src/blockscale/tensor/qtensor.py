@@ -161,6 +161,11 @@ class QTensor:
         """Likewise: see `ops.replay`."""
         return []
 
+    @cached_property
+    def forwards(self) -> dict[Any, ops.Forward]:
+        """Likewise, of calls under gradients: see `ops.gradients`."""
+        return {}
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles take the tensor alone, not what was found out about it."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
