@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -106,26 +107,52 @@ def decode(
     out: Tensor,  # [groups, n, k]
 ) -> None:
     """cast(fp32(fp32(decode * scale) * tensor_scale)), from a layout in `DECODED`."""
-    format, layout = kind
-    groups, n, k = out.shape
-    codes, scale = adjacent_columns(parts.codes), adjacent_columns(parts.scale)
-    row_scale = None if parts.tensor_scale is None else parts.tensor_scale.contiguous()
-    table = None if parts.codebook is None else parts.codebook.contiguous()
-    call = native.Dequantize(
-        native_format(format, pointer(table)),
-        native.CODE_LAYOUTS[layout.codes],
-        groups,
-        n,
-        k,
-        strided_batch(codes),
-        strided_batch(scale),
-        pointer(row_scale),
-        strided_batch(out),
-        native.DTYPES[dtype_name(out.dtype)],
-        native.ISAS.index(config.isa),
-        config.threads,
-    )
-    call_native("bs_dequantize", call)
+    Decoding(kind, parts, config, out.shape, out.dtype)(out)
+
+
+class Decoding:
+    """`decode` of some parts, again and again. It has their addresses, and whoever calls keeps them
+    alive."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        parts: Parts,
+        config: NativeConfig,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+    ) -> None:
+        format, layout = kind
+        codes, scale = adjacent_columns(parts.codes), adjacent_columns(parts.scale)
+        row_scale = None if parts.tensor_scale is None else parts.tensor_scale.contiguous()
+        table = None if parts.codebook is None else parts.codebook.contiguous()
+        placed = codes, scale, row_scale, table
+        self._copies = [new for new, old in zip(placed, parts, strict=True) if new is not old]
+        self._config = config
+        self._template = bytes(
+            native.Dequantize(
+                native_format(format, pointer(table)),
+                native.CODE_LAYOUTS[layout.codes],
+                *shape,
+                strided_batch(codes),
+                strided_batch(scale),
+                pointer(row_scale),
+                native.StridedBatch(),
+                native.DTYPES[dtype_name(dtype)],
+                native.ISAS.index(config.isa),
+                config.threads,
+            )
+        )
+
+    @property
+    def copies(self) -> bool:
+        """Whether it holds copies of the parts."""
+        return bool(self._copies)
+
+    def __call__(self, out: Tensor) -> None:
+        call = native.Dequantize.from_buffer_copy(self._template)
+        call.out, call.threads = strided_batch(out), self._config.threads
+        call_native("bs_dequantize", call)
 
 
 def decoded_rows(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
-from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
-from blockscale.kernels.native import NativeConfig, decoded_rows, native_configs, native_refusal
+from blockscale.kernels.contract import Launch, Parts, reads_canonical
+from blockscale.kernels.native import (
+    DECODED,
+    Decoding,
+    NativeConfig,
+    decoded_rows,
+    native_configs,
+    native_refusal,
+)
 from blockscale.kernels.panels import matrix, rows_of_groups
 from blockscale.problem import Problem
 
@@ -33,7 +38,56 @@ def configs(problem: Problem) -> list[NativeConfig]:
 def bind(
     problem: Problem, config: NativeConfig, weights: tuple[Parts, ...] = (), frozen: bool = False
 ) -> Launch:
-    return FunctionLaunch(partial(_run, problem, config, weights), is_capturable=False)
+    return Product(problem, config, weights)
+
+
+class Product(Launch):
+    """A call on some weights. Of one matrix that is decoded at once, everything is found out that
+    does not change between calls."""
+
+    def __init__(self, problem: Problem, config: NativeConfig, weights: tuple[Parts, ...]) -> None:
+        self._problem, self._config, self._weights = problem, config, weights
+        self._decoding: Decoding | None = None
+        if weights and self._is_whole:
+            part = matrix(weights[0], 0)
+            whole = Parts(part.codes[None], part.scale[None], None, part.codebook)
+            shape = 1, problem.n, problem.k
+            self._decoding = Decoding(problem.w_kind, whole, config, shape, torch.float32)
+            self._tensor_scale = part.tensor_scale
+            self._weights = ()
+
+    @property
+    def _is_whole(self) -> bool:
+        problem = self._problem
+        decoded = str(problem.w_kind.layout) in DECODED
+        return decoded and problem.groups == 1 and not problem.ragged and _fits(problem)
+
+    @property
+    def holds_weights(self) -> bool:
+        return bool(self._weights) or (self._decoding is not None and self._decoding.copies)
+
+    @property
+    def is_capturable(self) -> bool:
+        return False
+
+    def __call__(self, grad: Tensor, group_sizes: Tensor | None, out: Tensor) -> None:
+        problem = self._problem
+        if self._decoding is None:
+            _run(problem, self._config, self._weights, grad, group_sizes, out)
+            return
+        w = torch.empty(problem.n, problem.k, dtype=torch.float32)
+        self._decoding(w[None])
+        sums = out if out.dtype == torch.float32 else torch.empty(out.shape, dtype=torch.float32)
+        torch.mm(grad.float(), w, out=sums)
+        if self._tensor_scale is not None:
+            sums *= self._tensor_scale
+        if sums is not out:
+            out.copy_(sums)
+
+
+def _fits(problem: Problem) -> bool:
+    """Whether the matrix is decoded as a whole."""
+    return 0 < problem.n * problem.k <= _PANEL_FLOATS
 
 
 def _run(
