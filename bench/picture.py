@@ -38,16 +38,15 @@ def main() -> int:
     if not runs:
         print("no run on a GPU is stored")
         return 1
-    flops = runs[0].machine["product_flops_per_second"]
-    draw(
-        runs[0],
-        partial(_share_of_read, flops_per_second=flops),
-        "speed at which weights are read",
-        "% of a plain read",
-        DOCS / READ_PICTURE,
-    )
-    draw(runs[0], _speed, "speed of products", "times torch's bfloat16", DOCS / SPEED_PICTURE)
+    draw_both(runs[0], DOCS)
     return 0
+
+
+def draw_both(run: Run, docs: Path) -> None:
+    share = partial(_share_of_read, flops_per_second=run.machine["product_flops_per_second"])
+    title = "speed at which weights are read"
+    draw(run, share, title, "% of a plain read", docs / READ_PICTURE)
+    draw(run, _speed, "speed of products", "times torch's bfloat16", docs / SPEED_PICTURE)
 
 
 def draw(run: Run, fill: Fill, title: str, label: str, path: Path) -> None:

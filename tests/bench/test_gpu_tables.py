@@ -5,7 +5,7 @@ import pytest
 from bench import cuda_tables, tables, verbs_tables
 from bench.duel import Way, duel
 from bench.measurements import Measurement, Report, load, newest_of_each_gpu
-from bench.picture import draw
+from bench.picture import draw_both
 from bench.results import BASELINE, FAILED, TIMED, WRONG, Case, Entry, Run, newest_per_machine
 from bench.timing import Spread
 from bench.verbs import shown
@@ -111,10 +111,11 @@ def test_without_a_run_the_tables_say_so():
     assert verbs_tables.verbs_tables([]) == verbs_tables.NOTHING_STORED
 
 
-def test_a_picture_is_drawn(run, tmp_path):
+def test_pictures_are_drawn(run, tmp_path):
     pytest.importorskip("matplotlib")
-    draw(run, tmp_path / "new" / "read.png")
-    assert (tmp_path / "new" / "read.png").stat().st_size > 10_000
+    draw_both(run, tmp_path / "new")
+    for name in (cuda_tables.READ_PICTURE, cuda_tables.SPEED_PICTURE):
+        assert (tmp_path / "new" / name).stat().st_size > 10_000
 
 
 LINE = Measurement(
