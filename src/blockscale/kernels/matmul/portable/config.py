@@ -121,7 +121,7 @@ def _config(
     config = Config(tile_m, tile_n, tile_k, warps, stages, 1, multiplied, native)
     block = problem.w_kind.format.block
     if config.scales_sums(problem.w_kind.format):
-        tile_k = max(block, 16)
+        tile_k = block
     elif not native:
         tile_k = max(tile_k, block, problem.x_kind.format.block if "@" in problem.x else 0)
     splits = _splits(problem, tile_m, tile_n, tile_k)

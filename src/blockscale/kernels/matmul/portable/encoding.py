@@ -13,6 +13,7 @@ from blockscale.formats import Float, Format
 from blockscale.problem import Kind
 
 _FLOAT32_BIAS = 127
+_LEAST_BLOCK = 16  # columns of the shortest product, which may be one block
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ def unreadable(kind: Kind, most_block: int) -> str | None:
         return f"reads rows as files hold them, not {layout}"
     if bits not in widths:
         return f"reads codes of {', '.join(map(str, widths))} bits in {layout.codes}, not {bits}"
-    if format.block > most_block:
-        return f"reads blocks of up to {most_block}, not {format.block}"
+    if not _LEAST_BLOCK <= format.block <= most_block:
+        return f"reads blocks of {_LEAST_BLOCK} to {most_block}, not {format.block}"
     return None
 
 

@@ -17,10 +17,13 @@ import triton.language as tl
 def small_float(code, FLOAT: tl.constexpr):  # int32 -> float32
     """FLOAT: a `SmallFloat`."""
     magnitude_bits: tl.constexpr = FLOAT.exponent + FLOAT.mantissa
-    magnitude = code & ((1 << magnitude_bits) - 1)
+    all_ones: tl.constexpr = (1 << magnitude_bits) - 1
+    magnitude = code & all_ones
     placed = magnitude << (23 - FLOAT.mantissa)
     if FLOAT.signed:
-        placed = placed | ((code >> magnitude_bits) << 31)
+        # The sign to the top; then down with the rest, which repeats it above the exponent.
+        mask: tl.constexpr = (all_ones << (23 - FLOAT.mantissa)) - (1 << 31)
+        placed = ((code << (31 - magnitude_bits)) >> (8 - FLOAT.exponent)) & mask
     value = placed.to(tl.float32, bitcast=True) * FLOAT.rebias
     if FLOAT.least != 0.0:
         value = tl.where(magnitude == 0, FLOAT.least, value)
