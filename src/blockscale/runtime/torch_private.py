@@ -9,6 +9,8 @@ and everything has a way without it that is slower and right:
     versions            where changes in place are not counted, no weight counts as unchanged
     below autograd      torch's own kernel of autograd costs four times as much at every call
     sleep               timings of single launches include some of the host's time
+    scaled_mm           torch.nn.functional has it too, and makes its output: one more copy. Where
+                        there is neither, the kernel that is made of it refuses
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 BelowAutograd = tuple[Callable[[], Any], Any]  # a guard, and the dispatcher's keys behind it
@@ -74,5 +77,41 @@ def counts_versions() -> bool:
     return hasattr(torch.Tensor, "_version")
 
 
+ScaledMm = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], object]
+
+
+def find_scaled_mm() -> ScaledMm | None:
+    """a [m, k] @ b [k, n], float4 or float8, with blocked scales of each: written to the last."""
+    private: Callable[..., Tensor] | None = getattr(torch, "_scaled_mm", None)
+    public: Callable[..., Tensor] | None = getattr(torch.nn.functional, "scaled_mm", None)
+
+    def write(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, out: Tensor) -> None:
+        # Scales of 32 for float4 came with the public function, which alone takes them.
+        is_new = a.dtype == torch.float4_e2m1fn_x2 and scale_a.dtype == torch.float8_e8m0fnu
+        if private is not None and not is_new:
+            private(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out)
+        elif public is not None:
+            out.copy_(_public_scaled_mm(public, a, b, scale_a, scale_b, out.dtype))
+        else:
+            raise NotImplementedError(f"torch {torch.__version__} multiplies no MXFP4")
+
+    return None if private is None and public is None else write
+
+
+def _public_scaled_mm(
+    multiply: Callable[..., Tensor],
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
+    kinds, swizzles = torch.nn.functional.ScalingType, torch.nn.functional.SwizzleType
+    by_16 = scale_a.dtype == torch.float8_e4m3fn
+    kind, swizzle = kinds.BlockWise1x16 if by_16 else kinds.BlockWise1x32, swizzles.SWIZZLE_32_4_4
+    return multiply(a, b, scale_a, kind, scale_b, kind, swizzle, swizzle, output_dtype=dtype)
+
+
+scaled_mm = find_scaled_mm()
 current_device, raw_stream, sleep = find_current_device(), find_raw_stream(), find_sleep()
 below_autograd = find_below_autograd()

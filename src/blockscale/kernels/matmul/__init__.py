@@ -19,9 +19,19 @@ from blockscale.kernels.matmul import (
     cublas,
     portable,
     reference,
+    scaled_mm,
     sm90_gemm,
     sm100_gemm,
     stream,
 )
 
-KERNELS: tuple[Kernel, ...] = (cpu, stream, sm90_gemm, sm100_gemm, portable, cublas, reference)
+KERNELS: tuple[Kernel, ...] = (
+    cpu,
+    stream,
+    sm90_gemm,
+    sm100_gemm,
+    scaled_mm,
+    portable,
+    cublas,
+    reference,
+)

@@ -146,13 +146,20 @@ def _x(
     if "@" not in problem.x:
         x = _plain(name, shape, generator).to(dtype_named(problem.x))
         return x, x.double(), None
+    rows, k = shape
+    matrices = 1 if problem.ragged else problem.groups  # blocked scales of each are padded
     if name == "lossless":
-        coded = lossless((1, *shape), problem.x_kind, per_row=True, generator=generator)
+        whole = (matrices, rows // matrices, k)
+        coded = lossless(whole, problem.x_kind, per_row=True, generator=generator)
     else:
-        coded = rounded(_plain(name, shape, generator)[None], problem.x_kind, per_row=True)
+        values = _plain(name, shape, generator).reshape(matrices, -1, k)
+        coded = rounded(values, problem.x_kind, per_row=True)
     codes, scale, tensor_scale, table = coded.parts
-    each = None if tensor_scale is None else tensor_scale[0]
-    return Parts(codes[0], scale[0], each, table), coded.values[0], each
+    each = None if tensor_scale is None else tensor_scale.flatten()
+    if problem.x_kind.layout.scales == "rows":
+        scale = scale.flatten(0, 1)
+    parts = Parts(codes.flatten(0, 1), scale, each, table)
+    return parts, coded.values.flatten(0, 1), each
 
 
 def _plain(name: str, shape: tuple[int, int], generator: Generator) -> Tensor:
