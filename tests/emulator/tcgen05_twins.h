@@ -84,9 +84,13 @@ static void commit_to(int ctas, std::vector<Mbarrier*> barriers) {
     std::vector<Cta*> targets;
     for (Mbarrier* each : barriers) targets.push_back(&each->cta);
     for (Cta* each : group_of(*self.cta, ctas, "tcgen05.commit")) targets.push_back(each);
-    machine->issue("tcgen05.commit", targets, [queue, end, barriers] {
+    // Its products came after the copies that the thread had waited for. What threads stored is not passed on.
+    const KnownRef known = self.clock.base;
+    machine->issue("tcgen05.commit", targets, [queue, end, barriers, known] {
         queue->run_until(end);
         for (Mbarrier* each : barriers) {
+            for (u32 agent = 0; agent < known->seen.size(); agent++)
+                if (machine->agents[agent].is_async_proxy) each->arrived.add(agent, known->seen[agent]);
             each->arrived.add(queue->cp, u32(end));
             each->arrive_for(queue->mma, u32(end));
         }
