@@ -12,6 +12,7 @@ from blockscale.ops.gradients import (
     differentiable_again,
     forward_facts,
     needed_tensors,
+    op_arguments,
 )
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
@@ -81,6 +82,7 @@ __all__ = [
     "matmul",
     "needed_tensors",
     "needs_gradient",
+    "op_arguments",
     "plain",
     "prepared_layout",
     "prove_all",

@@ -227,7 +227,7 @@ def bias_gradient(grad: Tensor, group_sizes: Tensor | None, w_shape: Sequence[in
     return sums[:-1]
 
 
-def _op_arguments(call: MatmulCall) -> tuple[Any, ...]:
+def op_arguments(call: MatmulCall) -> tuple[Any, ...]:
     """In the order of the ops' schema; `up` is empty where nothing is gated."""
     first, rest = call.weights[0], call.weights[1:]
     return (
@@ -251,7 +251,7 @@ def _op_arguments(call: MatmulCall) -> tuple[Any, ...]:
 
 def run_op(call: MatmulCall) -> Tensor:
     """By the dispatcher, for whoever watches."""
-    y: Tensor = getattr(torch.ops.blockscale, call.verb).default(*_op_arguments(call))
+    y: Tensor = getattr(torch.ops.blockscale, call.verb).default(*op_arguments(call))
     return y
 
 

@@ -178,26 +178,9 @@ def _run_row_scaled(
 
 
 def _run_op(call: ops.MatmulCall) -> Tensor:
-    first, rest = call.weights[0], call.weights[1:]
-    if rest:
+    if call.activation:
         verb = ops.gated_matmul if call.group_sizes is None else ops.grouped_gated_matmul
     else:
         verb = ops.matmul if call.group_sizes is None else ops.grouped_matmul
-    y: Tensor = verb(
-        call.x.tensors,
-        call.x.kind,
-        call.x.shape,
-        first.tensors,
-        rest[0].tensors if rest else [],
-        first.kind,
-        first.shape,
-        call.biases[0],
-        call.biases[1] if rest else None,
-        call.group_sizes,
-        call.activation,
-        call.x_format,
-        call.x_codebook,
-        call.x_tensor_scale,
-        call.out_dtype,
-    )
+    y: Tensor = verb(*ops.op_arguments(call))
     return y
