@@ -1,5 +1,5 @@
 // Small kernels that the emulator and a GPU both run: one instruction family at a time, with descriptors, tensor maps and
-// coordinates that the host chooses. `pipeline` can be told to make a mistake.
+// coordinates that the host chooses, and mistakes where it asks for them. One entry, so that they are compiled at once.
 #include "ptx/cluster.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
@@ -10,6 +10,8 @@
 #include "ptx/wgmma.cuh"
 
 using namespace bs;
+
+enum Part { COPY_BOX, MULTIPLY, FRAGMENTS, PIPELINE, EXCHANGE };
 
 enum Mistake {
     NONE,
@@ -38,8 +40,7 @@ struct alignas(64) MicroArguments {
     u64 descriptor;
     int coordinates[3], rank;
     int bytes;  // of shared memory that are filled or shown
-    int box_bytes, is_bfloat16, mistake, k_tiles;
-    u8 end[4];
+    int box_bytes, is_bfloat16, mistake, k_tiles, part;
 };
 
 BS_DEVICE u8* aligned_memory() {
@@ -57,7 +58,7 @@ BS_DEVICE void show(u8* to, const u8* memory, int bytes) {
 }
 
 // A box of any map into shared memory that held `in`.
-extern "C" __global__ void __launch_bounds__(128) copy_box(const __grid_constant__ MicroArguments a) {
+BS_DEVICE void copy_box(const MicroArguments& a) {
     __shared__ u64 barrier;
     u8* memory = aligned_memory();
     const u32 to = ptx::shared_address(memory), full = ptx::shared_address(&barrier);
@@ -92,7 +93,7 @@ BS_DEVICE void multiply_pair(const MicroArguments& a, u32 memory) {
 }
 
 // One wgmma by any descriptor, whose start counts from the first 1024 bytes.
-extern "C" __global__ void __launch_bounds__(128) multiply(const __grid_constant__ MicroArguments a) {
+BS_DEVICE void multiply(const MicroArguments& a) {
     u8* memory = aligned_memory();
     fill(memory, a.in, a.bytes);
     ptx::tma::fence_after_stores();
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(128) multiply(const __grid_constant
 }
 
 // ldmatrix, mma.sync and stmatrix: sums as bfloat16.
-extern "C" __global__ void __launch_bounds__(32) fragments(const __grid_constant__ MicroArguments a) {
+BS_DEVICE void fragments(const MicroArguments& a) {
     u8* memory = aligned_memory();
     fill(memory, a.in, 1024);
     __syncthreads();
@@ -174,7 +175,7 @@ struct Pipeline {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(160) pipeline(const __grid_constant__ MicroArguments a) {
+BS_DEVICE void pipeline(const MicroArguments& a) {
     __shared__ u64 barriers[2 * STAGES];
     const int rank = blockIdx.y;
     const Pipeline p{a, ptx::shared_address(aligned_memory()), ptx::shared_address(barriers), rank};
@@ -196,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(160) pipeline(const __grid_constant
 }
 
 // Threads pass numbers on through shared memory, by stores, cp.async and DSMEM; then wgmma reads what threads stored.
-extern "C" __global__ void __launch_bounds__(128) exchange(const __grid_constant__ MicroArguments a) {
+BS_DEVICE void exchange(const MicroArguments& a) {
     u8* memory = aligned_memory();
     u32* words = reinterpret_cast<u32*>(memory);
     const u32* from = reinterpret_cast<const u32*>(a.in);
@@ -231,4 +232,15 @@ extern "C" __global__ void __launch_bounds__(128) exchange(const __grid_constant
     ptx::wgmma_wait<0>();
     float* to = reinterpret_cast<float*>(a.out) + 1024 + (128 * rank + thread) * 16;
     for (int i = 0; i < 16; i++) to[i] = d[i / 4][i % 4];
+}
+
+// blockIdx.y is the rank in a cluster.
+extern "C" __global__ void __launch_bounds__(160) micro(const __grid_constant__ MicroArguments a) {
+    switch (a.part) {
+        case COPY_BOX: return copy_box(a);
+        case MULTIPLY: return multiply(a);
+        case FRAGMENTS: return fragments(a);
+        case PIPELINE: return pipeline(a);
+        default: return exchange(a);
+    }
 }

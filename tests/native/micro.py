@@ -21,6 +21,7 @@ MISTAKES = (
     "NO_CTA_BARRIER", "NO_COPY_WAIT", "UNALIGNED_COPY", "ONE_WARP_SHORT", "EMPTY_TOO_SOON",
     "BEYOND_THE_END",
 )  # fmt: skip
+PARTS = ("copy_box", "multiply", "fragments", "pipeline", "exchange")
 SHARED = 48 * 1024  # bytes that a launch asks for
 ITEMS = {0: 1, 1: 2, 2: 4, 9: 2}  # bytes of the tensor map's data types that are tried
 
@@ -33,8 +34,7 @@ class MicroArguments(ctypes.Structure):
         ("descriptor", c_uint64),
         ("coordinates", c_int * 3),
         *((name, c_int) for name in ("rank", "bytes", "box_bytes")),
-        *((name, c_int) for name in ("is_bfloat16", "mistake", "k_tiles")),
-        ("end", c_ubyte * 4),
+        *((name, c_int) for name in ("is_bfloat16", "mistake", "k_tiles", "part")),
     ]  # fmt: skip
 
 
@@ -62,7 +62,7 @@ class Map:
 
 @dataclass
 class Case:
-    entry: str
+    part: str
     given: torch.Tensor  # bytes
     out_bytes: int
     threads: int = 128
@@ -73,16 +73,17 @@ class Case:
 
     def run(self, device="cpu", library=None, function=None, stream=0):
         """The bytes that the kernel writes, by the emulator or, if told so, by a GPU."""
-        given, out = (
-            self.given.to(device),
-            torch.full((self.out_bytes,), 0xA5, dtype=torch.uint8, device=device),
+        given = self.given.to(device)
+        out = torch.full((self.out_bytes,), 0xA5, dtype=torch.uint8, device=device)
+        part = PARTS.index(self.part)
+        arguments = MicroArguments(
+            in_=given.data_ptr(), out=out.data_ptr(), part=part, **self.facts
         )
-        arguments = MicroArguments(in_=given.data_ptr(), out=out.data_ptr(), **self.facts)
         if self.map is not None:
             mapped = self.mapped.to(device)
             encoded = self.map.encode(library or emulator(), mapped.data_ptr())
             memmove(addressof(arguments), encoded, 128)
-        kernel = (function or compiled)(Build(str(SOURCE), self.entry, ()))
+        kernel = (function or compiled)(Build(str(SOURCE), "micro", ()))
         kernel.launch(
             (1, self.cluster, 1), self.threads, SHARED, stream, arguments, cluster=self.cluster
         )
