@@ -9,6 +9,7 @@
 #include "products/kernels.h"
 #include "products/x_rows.h"
 #include "runtime/memory.h"
+#include "runtime/openmp.h"
 #include "runtime/threads.h"
 
 #if defined(__x86_64__)
@@ -165,6 +166,9 @@ EXPORT int bs_best_isa() {
   return SCALAR;
 #endif
 }
+
+// Nonzero where work runs on these threads from now on.
+EXPORT int bs_share_openmp(const OpenMp* openmp) { return share_openmp(*openmp); }
 
 EXPORT int64_t bs_stream(const Matmul* call) {
   return bytes_refused([&] {

@@ -1,8 +1,10 @@
-// A pool of threads that any number of Python threads may use at once, before and after fork.
+// Threads for the items of a call, which any number of Python threads may ask for at once, before and after fork.
 #pragma once
 #include <cstdint>
 
 namespace blockscale {
+
+struct OpenMp;
 
 // A reference to work(item, memory), which outlives it. Unlike std::function it never allocates.
 class ItemWork {
@@ -22,11 +24,16 @@ class ItemWork {
 
 // Calls work(i, memory) once for each i in [0, items), on up to `threads` threads, the caller's among
 // them; `memory` has `bytes` and is a thread's own. Which thread does which item is left open: items must be
-// independent. If another call has the pool, this one runs on its own thread alone.
+// independent. The threads are OpenMP's where they are shared (openmp.h), else a pool's. If another call has them, this
+// one runs on its own thread alone.
 //
 // Throws OutOfMemory before any item has started, or the first exception of an item: then items that nobody has
 // started are left out, and no thread works on one any more.
 void run_items(int64_t items, int threads, int64_t bytes, const ItemWork& work);
+
+// From now on jobs with as many threads as OpenMP's own run on these, until the process forks: children have a pool.
+// False where a call is under way, and nothing changes.
+bool share_openmp(const OpenMp& openmp);
 
 template <class Work>
 void parallel_for(int64_t items, int threads, int64_t bytes, Work work) {

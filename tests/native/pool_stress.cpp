@@ -1,8 +1,8 @@
 // The pool of threads under everything that may happen to it at once, for the sanitizers to watch:
 //
-//     pool_stress CASE
+//     pool_stress CASE [openmp]
 //
-// Returns 0 where every item was done as often as it should be; else says what was not.
+// With `openmp`, on the threads of the OpenMP runtime that it is linked to. Returns 0 where every item was done as often as it should be; else says what was not.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +13,13 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+
+#include "runtime/openmp.h"
+extern "C" void GOMP_parallel(void (*region)(void*), void* data, unsigned threads, unsigned flags);
+#endif
 
 #include "runtime/memory.h"
 #include "runtime/threads.h"
@@ -190,6 +197,30 @@ void forks_without_allocating() {
   fork_children();
 }
 
+#ifdef _OPENMP
+// Every thread of the caller's team, as OpenMP counts them, is in the job: in no other are they numbered.
+void shares_one_team() {
+  std::atomic<int> inside{0};
+  bool numbered[THREADS] = {};
+  parallel_for(THREADS, THREADS, [&](int64_t) {
+    ++inside;
+    while (inside < THREADS) std::this_thread::yield();
+    numbered[omp_get_thread_num()] = true;
+  });
+  for (const bool each : numbered) expect(each, "every thread of the team works");
+}
+
+// As if torch had so many threads, on as many processors.
+void share() {
+  omp_set_num_threads(THREADS);
+  const OpenMp openmp{GOMP_parallel, omp_get_thread_num, omp_get_max_threads, [] { return THREADS; }, omp_in_parallel};
+  expect(share_openmp(openmp), "the team can be had before any call");
+  shares_one_team();
+}
+#else
+void share() { expect(false, "this program was built with OpenMP"); }
+#endif
+
 struct Case {
   const char* name;
   void (*run)();
@@ -202,6 +233,7 @@ const Case CASES[] = {
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (count > 2) share();
   for (const Case& each : CASES) {
     if (count < 2)
       std::puts(each.name);

@@ -87,7 +87,7 @@ def _version(name: str) -> str:
 
 def _native() -> str:
     loaded = load_native()
-    return loaded if isinstance(loaded, str) else f"{loaded.isa}, {loaded.path}"
+    return loaded if isinstance(loaded, str) else f"{loaded.isa}, {loaded.threads}, {loaded.path}"
 
 
 def _replay() -> str:

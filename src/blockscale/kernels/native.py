@@ -15,7 +15,7 @@ from blockscale.kernels.contract import Config, Parts
 from blockscale.kernels.panels import unpack_rows
 from blockscale.numerics import cast, scaled_values
 from blockscale.problem import Kind, dtype_name
-from blockscale.runtime import Device, load_native, native
+from blockscale.runtime import Device, load_native, native, usable_threads
 
 # Layouts that native code reads everywhere.
 DECODED = ("bits/rows", "planes/rows", "cpu_tiles/cpu_tiles")
@@ -60,8 +60,8 @@ class NativeConfig(Config):
 
     @property
     def threads(self) -> int:
-        """As many as torch uses, at any time."""
-        return torch.get_num_threads()
+        """As many as torch uses, at any time, unless a container allows fewer."""
+        return usable_threads()
 
     def __str__(self) -> str:
         return f"{self.isa}, {self.threads} threads"

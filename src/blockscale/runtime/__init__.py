@@ -21,6 +21,7 @@ from blockscale.runtime.memory import available_memory
 from blockscale.runtime.native_library import Native, load_native
 from blockscale.runtime.replacing import is_unfinished, replacing, sync_folder
 from blockscale.runtime.replay import load_replay
+from blockscale.runtime.shared_threads import usable_threads
 from blockscale.runtime.target import (
     describe_device,
     devices,
@@ -69,4 +70,5 @@ __all__ = [
     "triton_refusal",
     "tuned",
     "tuned_enabled",
+    "usable_threads",
 ]

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 ISAS = ("scalar", "avx2", "avx512", "amx")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 DECODERS = {"table": 0, "e4m3": 1, "e5m2": 2}
 CODE_LAYOUTS = {"bits": 0, "planes": 1, "cpu_tiles": 2}
 SEARCHES = {"": 0, "mse": 1, "four_over_six": 2}
+
+
+class OpenMp(Structure):
+    """Functions of an OpenMP runtime, by address: csrc/runtime/openmp.h."""
+
+    _fields_ = (
+        ("parallel", c_void_p),
+        ("thread_num", c_void_p),
+        ("max_threads", c_void_p),
+        ("num_procs", c_void_p),
+        ("in_parallel", c_void_p),
+    )
 
 
 class Format(Structure):
@@ -178,6 +190,7 @@ __all__ = [
     "Dequantize",
     "Format",
     "Matmul",
+    "OpenMp",
     "Quantize",
     "Repack",
     "ScaleRule",

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from blockscale.runtime.environment import isa_override, native_override
 from blockscale.runtime.installed import installed_file
 from blockscale.runtime.native import ABI_VERSION, ISAS
+from blockscale.runtime.shared_threads import share_torch_threads
 
 _FILE = "libblockscale_cpu.so"
 
@@ -25,6 +26,7 @@ class Native(NamedTuple):
     library: ctypes.CDLL
     path: Path
     isa: str  # the best of this CPU, or what BLOCKSCALE_ISA asks for
+    threads: str  # whose they are
 
     def call(self, function: str, arguments: Structure) -> None:
         """Run one of the library's functions on its struct.
@@ -57,9 +59,7 @@ def load_native() -> Native | str:
     if library.bs_abi_version() != ABI_VERSION:
         return f"{path} is of another version: reinstall the package"
     best = ISAS[library.bs_best_isa()]
-    asked = isa_override()
-    if asked is None:
-        return Native(library, path, best)
+    asked = isa_override() or best
     if asked not in ISAS[: ISAS.index(best) + 1]:
         return f"BLOCKSCALE_ISA={asked}: this CPU has {', '.join(ISAS[: ISAS.index(best) + 1])}"
-    return Native(library, path, asked)
+    return Native(library, path, asked, share_torch_threads(library))
