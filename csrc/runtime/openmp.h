@@ -15,12 +15,20 @@ struct OpenMp {
   int (*max_threads)() = nullptr;  // omp_get_max_threads
   int (*num_procs)() = nullptr;    // omp_get_num_procs: those that this process may run on
   int (*in_parallel)() = nullptr;  // omp_in_parallel
+  int (*pause)(int) = nullptr;     // omp_pause_resource_all
 
   // Whether a job with so many threads is for this team. Of another number than torch's the runtime would end threads
   // and start others, at every call. It ends the process where it gets no thread, so that it is not asked for more
   // than there are processors.
   bool takes(int threads) const {
     return parallel && threads == max_threads() && threads <= num_procs() && !in_parallel();
+  }
+
+  // Ends the calling thread's team, which its next region starts anew. A child of fork would wait for ever for the
+  // threads that its parent had: torch's own operations would, too. False within a region.
+  bool let_go() const {
+    const int soft = 1;  // what the thread has set stays
+    return parallel && pause(soft) == 0;
   }
 
   // The runtime may give fewer threads than asked for: items are taken, not assigned.

@@ -34,15 +34,24 @@ alignas(Team) unsigned char team_memory[sizeof(Team)];
 Team* team = new (team_memory) Team;
 std::atomic_flag team_is_used = ATOMIC_FLAG_INIT;
 
-// A child of fork has no workers, neither ours nor OpenMP's, and, perhaps, a closed lock: it starts with a new pool,
-// and what the old one held is left where it is. OpenMP's runtime would wait for the threads that it had.
+// What the thread that forks leaves to its child.
+OpenMp shared_with_child;
+
+void let_go_before_fork() {
+  const OpenMp none;
+  shared_with_child = team->openmp.let_go() ? team->openmp : none;
+}
+
+// A child of fork has no workers and, perhaps, a closed lock: it starts with a new pool, and what the old one held is
+// left where it is.
 void renew_after_fork() {
   team = new (team_memory) Team;
+  team->openmp = shared_with_child;
   team_is_used.clear();
 }
 
 // Where this cannot be registered, a child could wait for workers that it does not have: there are none then.
-const bool survives_fork = pthread_atfork(nullptr, nullptr, renew_after_fork) == 0;
+const bool survives_fork = pthread_atfork(let_go_before_fork, nullptr, renew_after_fork) == 0;
 
 // For a scope, unless somebody else has it: another thread, or this one further up.
 class UseOfTeam {

@@ -31,7 +31,7 @@ class ItemWork {
 // started are left out, and no thread works on one any more.
 void run_items(int64_t items, int threads, int64_t bytes, const ItemWork& work);
 
-// From now on jobs with as many threads as OpenMP's own run on these, until the process forks: children have a pool.
+// From now on jobs with as many threads as OpenMP's own run on these, in children of fork as well.
 // False where a call is under way, and nothing changes.
 bool share_openmp(const OpenMp& openmp);
 

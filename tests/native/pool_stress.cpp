@@ -163,6 +163,40 @@ class Busy {
   std::thread thread_;
 };
 
+#ifdef _OPENMP
+// Every thread of the caller's team, as OpenMP counts them, is in the job: in no other are they numbered.
+void shares_one_team() {
+  std::atomic<int> inside{0};
+  bool numbered[THREADS] = {};
+  parallel_for(THREADS, THREADS, [&](int64_t) {
+    ++inside;
+    while (inside < THREADS) std::this_thread::yield();
+    numbered[omp_get_thread_num()] = true;
+  });
+  for (const bool each : numbered) expect(each, "every thread of the team works");
+}
+
+// What the child of a process with a team does beside this library hangs if it was left the threads of its parent.
+void other_regions_work() {
+  std::atomic<int> inside{0};
+#pragma omp parallel num_threads(THREADS)
+  ++inside;
+  expect(inside == THREADS, "OpenMP works beside this library");
+}
+
+// As if torch had so many threads, on as many processors.
+void share() {
+  omp_set_num_threads(THREADS);
+  const OpenMp openmp{GOMP_parallel, omp_get_thread_num, omp_get_max_threads, [] { return THREADS; }, omp_in_parallel,
+                      [](int kind) { return omp_pause_resource_all(omp_pause_resource_t(kind)); }};
+  expect(share_openmp(openmp), "the team can be had before any call");
+  shares_one_team();
+}
+#else
+void other_regions_work() {}
+void share() { expect(false, "this program was built with OpenMP"); }
+#endif
+
 // Children have a pool of their own, whatever the parent's was doing.
 void fork_children() {
   for (int round = 0; round < 6; ++round) {
@@ -170,6 +204,7 @@ void fork_children() {
     if (child == 0) {
       alarm(600);  // rather than hang: the work takes milliseconds
       one_job(THREADS);
+      other_regions_work();
       one_job(THREADS);
       _exit(0);
     }
@@ -196,30 +231,6 @@ void forks_without_allocating() {
   busy.wait_until_begun();
   fork_children();
 }
-
-#ifdef _OPENMP
-// Every thread of the caller's team, as OpenMP counts them, is in the job: in no other are they numbered.
-void shares_one_team() {
-  std::atomic<int> inside{0};
-  bool numbered[THREADS] = {};
-  parallel_for(THREADS, THREADS, [&](int64_t) {
-    ++inside;
-    while (inside < THREADS) std::this_thread::yield();
-    numbered[omp_get_thread_num()] = true;
-  });
-  for (const bool each : numbered) expect(each, "every thread of the team works");
-}
-
-// As if torch had so many threads, on as many processors.
-void share() {
-  omp_set_num_threads(THREADS);
-  const OpenMp openmp{GOMP_parallel, omp_get_thread_num, omp_get_max_threads, [] { return THREADS; }, omp_in_parallel};
-  expect(share_openmp(openmp), "the team can be had before any call");
-  shares_one_team();
-}
-#else
-void share() { expect(false, "this program was built with OpenMP"); }
-#endif
 
 struct Case {
   const char* name;

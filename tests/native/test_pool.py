@@ -1,5 +1,6 @@
-"""The teams of threads, ours and OpenMP's, watched by the sanitizers for threads, for addresses and for undefined
-behaviour: many callers, calls inside items, items that throw, memory that is refused, and fork."""
+"""Teams of threads, ours and OpenMP's, watched by the sanitizers for threads, for addresses and for
+undefined behaviour: many callers, calls inside items, items that throw, memory that is refused, and
+fork."""
 
 import os
 import shutil

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import types
 import weakref
 
 import pytest
@@ -153,6 +154,43 @@ def test_blocks_that_do_not_fit_are_kept():
     report = bs.quantize_(model, bs.NVFP4, x_format=bs.MXFP8)
     assert list(formats_of(model)) == ["1"]
     assert "x's last dimension divisible by 32, got 48" in report.kept[0].reason
+
+
+class Tied(torch.nn.Module):
+    """A head that multiplies by the weight of the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = types.SimpleNamespace(tie_word_embeddings=True)
+        self.embed = torch.nn.Embedding(100, 64)
+        self.body = torch.nn.Linear(64, 64)
+        self.lm_head = torch.nn.Linear(64, 100, bias=False)
+        self.lm_head.weight = self.embed.weight
+
+
+def test_a_tied_head_gets_a_packed_copy_and_the_embedding_stays():
+    model = Tied()
+    before = model.embed.weight.detach().clone()
+    report = bs.quantize_(model, bs.MXFP8, head=True)
+    (head,) = [layer for layer in report.quantized if layer.name == "lm_head"]
+    assert (head.bytes_before, head.bytes_after) == (0, model.lm_head.weight.nbytes)
+    assert head.reason == "a copy: embed keeps the weight"
+    assert isinstance(model.embed, torch.nn.Embedding)
+    assert torch.equal(model.embed.weight, before)
+    assert not model.config.tie_word_embeddings
+    expected = bs.quantize(before, bs.MXFP8, scale="mse").dequantize()
+    assert torch.equal(model.lm_head.dequantize(), expected)
+
+
+def test_heads_are_kept_unless_asked_for():
+    model = Tied()
+    report = bs.quantize_(model, bs.MXFP8)
+    assert [layer.name for layer in report.kept] == ["lm_head"]
+    assert model.config.tie_word_embeddings
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(100, 64))  # of its own
+    report = bs.quantize_(model, bs.MXFP8, where="none", head=True)
+    assert [layer.name for layer in report.quantized] == ["lm_head"]
+    assert report.quantized[0].bytes_before == 100 * 64 * 4
 
 
 def test_shared_weights_and_strange_layers_are_kept():

@@ -80,7 +80,7 @@ def find_importance(
         return Found(given, "as given")
     modules = {
         names[0]: model.get_submodule(names[0])
-        for names, decision in plan
+        for names, decision, _ in plan
         if not isinstance(decision, str)
     }
     if not modules:
@@ -141,7 +141,7 @@ def _check_names(model: nn.Module, given: Mapping[str, Tensor], plan: Sequence[S
     """Every name is that of a weight, kept or not, and fits its shape."""
     weights = {
         weight.name: weight
-        for names, _ in plan
+        for names, _, _ in plan
         for name in names
         for weight in weights_of(name, model.get_submodule(name))
     }

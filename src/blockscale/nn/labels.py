@@ -61,3 +61,13 @@ def describe_in_config(model: Any, x_format: Format | str | None = None) -> None
         described["x_format"] = label(x_format) if isinstance(x_format, Format) else x_format
     config.quantization_config = described
     model._weight_conversions = []  # names and shapes in the files are those of the model
+
+
+def untie_in_config(model: Any) -> None:
+    """Say of a transformers model that its head has a weight of its own: else the next
+    `tie_weights`, at loading, would put the embedding's in its place."""
+    config: Any = getattr(model, "config", None)
+    configs: tuple[Any, ...] = (config, getattr(config, "text_config", None))
+    for each in configs:
+        if getattr(each, "tie_word_embeddings", False):
+            each.tie_word_embeddings = False

@@ -36,6 +36,7 @@ class Step(NamedTuple):
 
     names: tuple[str, ...]  # every place it has in the model
     decision: tuple[Format, ...] | str
+    tied_to: str = ""  # the embedding that has the same weight, and keeps it
 
 
 def weights_of(name: str, module: nn.Module) -> list[Weight]:
@@ -68,8 +69,13 @@ def make_plan(
     formats: Formats,
     select: Callable[[str, nn.Module], str],
     x_format: Format | str | None,
+    *,
+    head: bool = False,
 ) -> list[Step]:
-    """A step for each layer, in the order of the model; an error where none would change it."""
+    """A step for each layer, in the order of the model; an error where none would change it.
+
+    head: an output head that is tied to an embedding may have a copy of the weight
+    """
     places: dict[int, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         layer = isinstance(module, (nn.Linear, PackedModule)) or is_fused(module)
@@ -87,10 +93,26 @@ def make_plan(
     steps = []
     for names in places.values():
         module = model.get_submodule(names[0])
-        reason = _refuses(model, names[0], module, owners) or select(names[0], module)
-        steps.append(Step(tuple(names), reason or _decide(names[0], module, formats, x_format)))
+        tied_to = _tied_embedding(model, names[0], module, owners) if head else ""
+        shared = {} if tied_to else owners
+        reason = _refuses(model, names[0], module, shared) or select(names[0], module)
+        decision = reason or _decide(names[0], module, formats, x_format)
+        steps.append(Step(tuple(names), decision, tied_to))
     _check_useful(model, steps)
     return steps
+
+
+def _tied_embedding(
+    model: nn.Module, name: str, module: nn.Module, owners: dict[int, list[str]]
+) -> str:
+    """The embedding whose weight an output head multiplies by. Rows are looked up there one by one,
+    and here all are read: the head can have a packed copy of its own."""
+    if not isinstance(module, nn.Linear):
+        return ""
+    others = [owner for owner in owners[id(module.weight)] if owner != name]
+    if not all(isinstance(model.get_submodule(each), nn.Embedding) for each in others):
+        return ""
+    return others[0] if others else ""
 
 
 def _refuses(
@@ -110,7 +132,7 @@ def _refuses(
     elif isinstance(fused := read_fused(module), str):
         return fused
     for parameter in module.parameters(recurse=False):
-        others = [owner for owner in owners[id(parameter)] if owner != name]
+        others = [owner for owner in owners.get(id(parameter), []) if owner != name]
         if parameter.dim() > 1 and others:
             return f"shares its weight with {others[0]}"
     return None
@@ -137,13 +159,13 @@ def _decide(
 
 
 def _check_useful(model: nn.Module, steps: list[Step]) -> None:
-    if any(not isinstance(decision, str) for _, decision in steps):
+    if any(not isinstance(step.decision, str) for step in steps):
         return
-    if any(isinstance(model.get_submodule(names[0]), PackedModule) for names, _ in steps):
+    if any(isinstance(model.get_submodule(step.names[0]), PackedModule) for step in steps):
         return  # a second call finds its work done
     kind = type(model).__name__
     if not steps:
         raise ValueError(f"quantize_: {kind} has no nn.Linear and no fused experts")
-    listed = "\n".join(f"  {names[0]}: {decision}" for names, decision in steps[:8])
+    listed = "\n".join(f"  {step.names[0]}: {step.decision}" for step in steps[:8])
     more = f"\n  and {len(steps) - 8} more" if len(steps) > 8 else ""
     raise ValueError(f"quantize_: every layer of {kind} would be kept:\n{listed}{more}")

@@ -8,6 +8,7 @@ model there is never more than one layer in two forms.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod, sqrt
 from typing import NamedTuple, cast, get_args
 
@@ -18,7 +19,7 @@ from blockscale.formats import Format, NormalFloat, normal_float
 from blockscale.nn.experts import Experts
 from blockscale.nn.fused import read_fused
 from blockscale.nn.importance import RANDOM, Importance, find_importance
-from blockscale.nn.labels import describe_in_config
+from blockscale.nn.labels import describe_in_config, untie_in_config
 from blockscale.nn.linear import Linear
 from blockscale.nn.packed import PackedModule, known_x_format
 from blockscale.nn.plan import Step, Weight, make_plan, weights_of
@@ -40,6 +41,7 @@ def quantize_(
     scale: str = "mse",
     x_format: Format | str | None = None,
     *,
+    head: bool = False,
     codebook: str | None = None,
     importance: Importance = RANDOM,
     progress: bool | None = None,
@@ -53,6 +55,8 @@ def quantize_(
               default all but output heads and routers
     scale     how block scales are chosen, as in `quantize`
     x_format  what activations are quantised to on the fly, as in `matmul`
+    head      output heads too, in the format of their name. One that is tied to an embedding gets a
+              packed copy of its own, which the report counts, and the embedding stays
     codebook  of weights in a k-bit format. "fit": each gets a table fitted to it. "mid_quantiles",
               "bin_means": all get that table of `formats.normal_float`
     importance  what errors cost in each column of a weight, for scale="mse": "random" measures the
@@ -62,7 +66,7 @@ def quantize_(
     progress  a bar on stderr; None: where that is a terminal
 
     A layer whose k is not a multiple of the block is kept, as is one that shares its weight with
-    another module; the report, which prints as a table, gives the reasons.
+    another layer; the report, which prints as a table, gives the reasons.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize_: model must be an nn.Module, got {type(model).__name__}")
@@ -70,19 +74,29 @@ def quantize_(
     for each in formats:
         check_rule(scale, each)
     _check_codebook(codebook, formats)
-    plan = make_plan(model, formats, selector(where), x_format)
+    plan = make_plan(model, formats, selector(where, head=head), x_format, head=head)
     _check_loaded(model, plan)
     found = find_importance(model, importance, scale, plan, progress)
     rule = _Rule(scale, found.by_name, _shared_scales(model, plan, codebook), codebook)
     layers: list[LayerReport] = []
     with torch.inference_mode(mode=False):  # what that makes could never take part in training
-        for names, decision in track(plan, lambda step: step.names[0], progress):
+        for step in track(plan, lambda step: step.names[0], progress):
+            names, decision = step.names, step.decision
             if isinstance(decision, str):
                 layers += _kept(names[0], model.get_submodule(names[0]), decision)
-            else:
-                layers += _swap(model, names, decision, rule, x_format)
+                continue
+            swapped = _swap(model, names, decision, rule, x_format)
+            if step.tied_to:
+                untie_in_config(model)
+                swapped = [_as_copy(layer, step.tied_to) for layer in swapped]
+            layers += swapped
     describe_in_config(model, x_format)
     return Report(tuple(layers), formats.unused, found.origin)
+
+
+def _as_copy(layer: LayerReport, original: str) -> LayerReport:
+    """Of a weight that stays as well: the packed bytes come on top."""
+    return replace(layer, bytes_before=0, reason=f"a copy: {original} keeps the weight")
 
 
 class _Rule(NamedTuple):
@@ -100,7 +114,7 @@ def _shared_scales(
     """A weight with a table of its own has a range of its own, and keeps its tensor scale."""
     chosen = [
         (weight, format)
-        for names, decision in plan
+        for names, decision, _ in plan
         if not isinstance(decision, str)
         for weight, format in zip(
             weights_of(names[0], model.get_submodule(names[0])), decision, strict=True
@@ -111,7 +125,7 @@ def _shared_scales(
 
 
 def _check_loaded(model: nn.Module, plan: Sequence[Step]) -> None:
-    for names, decision in plan:
+    for names, decision, _ in plan:
         if isinstance(decision, str):
             continue
         for weight in weights_of(names[0], model.get_submodule(names[0])):

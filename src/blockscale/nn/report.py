@@ -19,7 +19,7 @@ class LayerReport:
     bytes_after: int
     format: Format | None = None
     relative_error: float = 0.0  # |w - dequantised| / |w|, Euclidean
-    reason: str = ""  # why it was kept
+    reason: str = ""  # why it was kept, or whose copy it is
     weighted: bool = False  # its scales were searched with an importance for each column
 
     @property

@@ -14,9 +14,9 @@ Where = Callable[[str, nn.Module], bool] | str | Iterable[str] | None
 
 # Heads, whose errors reach the logits unattenuated, and routers, which are small and where an error
 # sends a token to another expert. (Embeddings and norms are no linear layers.)
+HEADS = ("*.lm_head", "*.embed_out")
 KEPT = (
-    "*.lm_head",
-    "*.embed_out",
+    *HEADS,
     "*.score",
     "*.classifier",
     "*.gate",
@@ -31,8 +31,16 @@ def matches(pattern: str, *names: str) -> bool:
     return any(fnmatchcase(name, pattern) or fnmatchcase(f".{name}", pattern) for name in names)
 
 
-def selector(where: Where) -> Callable[[str, nn.Module], str]:
-    """A function of a layer's name and module: "" for those that `where` wants, else why not."""
+def selector(where: Where, *, head: bool = False) -> Callable[[str, nn.Module], str]:
+    """A function of a layer's name and module: "" for those that `where` wants, else why not.
+
+    head: output heads as well, whatever `where` says of them
+    """
+    if head:
+        rest = selector(where)
+        return lambda name, module: (
+            "" if any(matches(pattern, name) for pattern in HEADS) else rest(name, module)
+        )
     if where is None:
         return lambda name, module: next(
             (f"kept by default: {pattern}" for pattern in KEPT if matches(pattern, name)), ""

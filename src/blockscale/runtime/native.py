@@ -22,6 +22,7 @@ class OpenMp(Structure):
         ("max_threads", c_void_p),
         ("num_procs", c_void_p),
         ("in_parallel", c_void_p),
+        ("pause", c_void_p),
     )
 
 

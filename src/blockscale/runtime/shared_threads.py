@@ -25,6 +25,7 @@ _FUNCTIONS = (
     "omp_get_max_threads",
     "omp_get_num_procs",
     "omp_in_parallel",
+    "omp_pause_resource_all",
 )
 _CGROUPS = Path("/sys/fs/cgroup")
 

@@ -189,7 +189,7 @@ def _choose(
         return wanted(name, module)
 
     chosen = {}
-    for names, decision in make_plan(model, formats, select, config.x_format):
+    for names, decision, _ in make_plan(model, formats, select, config.x_format):
         if isinstance(decision, str):
             logger.info("%s is kept: %s", names[0], decision)
         else:
