@@ -67,6 +67,41 @@ struct Matmul {
   int32_t threads;
 };
 
+// x / sqrt(mean(x^2) + epsilon) * weight.
+struct RmsNorm {
+  const void* weight;  // [hidden]
+  int32_t dtype;
+  float epsilon;
+};
+
+// One layer of a decoder: attention with rotary positions and grouped key heads, then a gated product. What products
+// read and write is set by bs_decode.
+struct DecoderLayer {
+  RmsNorm attention_norm, mlp_norm;
+  Matmul q, k, v, o, gate_up, down;
+  void* keys;            // [kv_heads][head_stride] in cache_dtype; the position that is computed is written to them
+  void* values;
+  int64_t head_stride;   // numbers from one key head to the next
+};
+
+// All layers of a decoder for one token of one sequence. Between layers x is float32.
+struct Decode {
+  DecoderLayer* layers;
+  int64_t count;
+  RmsNorm norm;               // after the last layer
+  int64_t hidden, heads, kv_heads, head_dim, intermediate;
+  int64_t position;           // tokens before this one
+  const float* cos;           // [head_dim], of this position
+  const float* sin;
+  float attention_scale;
+  int32_t int8;               // 1: products round x to int8 in blocks of INT8_BLOCK
+  const void* x;              // [hidden] in x_dtype
+  void* out;                  // [hidden] in x_dtype
+  int32_t x_dtype, cache_dtype;
+  int32_t isa;
+  int32_t threads;
+};
+
 // A float of at most 16 bits, as far as rounding to it goes.
 struct SmallFloat {
   int32_t mantissa;  // bits

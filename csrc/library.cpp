@@ -7,6 +7,7 @@
 #include "cpu_tiles.h"
 #include "products/int8_table.h"
 #include "products/kernels.h"
+#include "products/pick.h"
 #include "products/x_rows.h"
 #include "runtime/memory.h"
 #include "runtime/openmp.h"
@@ -59,42 +60,6 @@ int64_t most_rows(const Matmul& call) {
   int64_t most = 0;
   for (int64_t g = 0; g < call.groups; ++g) most = std::max(most, rows_of(call, g));
   return most;
-}
-
-struct Float32Kernels {
-  decltype(&scalar::stream) stream;
-  decltype(&scalar::gemm_tiles) gemm_tiles;
-  decltype(&scalar::gemm_scratch) gemm_scratch;
-  decltype(&scalar::gemm) gemm;
-};
-
-Float32Kernels float32_kernels(int isa) {
-#define KERNELS_OF(isa) {isa::stream, isa::gemm_tiles, isa::gemm_scratch, isa::gemm}
-#if defined(__x86_64__)
-  if (isa >= AVX512) return KERNELS_OF(avx512);
-  if (isa == AVX2) return KERNELS_OF(avx2);
-#endif
-  (void)isa;
-  return KERNELS_OF(scalar);
-#undef KERNELS_OF
-}
-
-struct Int8Kernel {
-  decltype(&scalar::int8) multiply;
-  int rows;    // of a row tile, at most
-  int offset;  // added to the integers of weights
-  bool tiled;  // more rows go by AMX
-};
-
-Int8Kernel int8_kernel(int isa) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (isa >= AVX512 && __builtin_cpu_supports("avx512vnni"))
-    return {vnni::int8, rows_at_once(AVX512), 128, isa == AMX};
-  if (isa >= AVX2) return {avx2::int8, rows_at_once(AVX2), 0, false};
-#endif
-  (void)isa;
-  return {scalar::int8, rows_at_once(SCALAR), 0, false};
 }
 
 #if defined(__x86_64__)

@@ -18,6 +18,7 @@ from blockscale.formats import (
     Format,
     format,
 )
+from blockscale.models.optimize import optimize_
 from blockscale.nn import quantize_
 from blockscale.numerics import swiglu_oai
 from blockscale.runtime import deterministic
@@ -66,6 +67,7 @@ __all__ = [
     "load_into",
     "matmul",
     "nn",
+    "optimize_",
     "quantize",
     "quantize_",
     "save",

@@ -10,6 +10,7 @@ from blockscale.models.importance import (
 from blockscale.models.judge import Quality, judge
 from blockscale.models.likelihood import Score, compare, standard_error, windows
 from blockscale.models.load import import_transformers, load_model, load_tokenizer
+from blockscale.models.optimize import Optimized, optimize_
 from blockscale.models.precision import best_dtype, parse_dtype
 from blockscale.models.recipe import Recipe
 from blockscale.models.size import bits_per_weight, is_quantized, model_bytes, peak_memory
@@ -19,6 +20,7 @@ from blockscale.runtime import emulates_bfloat16
 
 __all__ = [
     "Generation",
+    "Optimized",
     "Quality",
     "Recipe",
     "Score",
@@ -38,6 +40,7 @@ __all__ = [
     "load_tokenizer",
     "measure_checkpoint",
     "model_bytes",
+    "optimize_",
     "parse_dtype",
     "peak_memory",
     "python_reference",

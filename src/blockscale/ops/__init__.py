@@ -3,6 +3,14 @@
 from blockscale.ops.builds import builds
 from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
 from blockscale.ops.conversion_ops import dequantize, quantize
+from blockscale.ops.decoder import (
+    CacheRows,
+    DecoderCall,
+    DecoderLayer,
+    DecoderShape,
+    Norm,
+    bind_decoder,
+)
 from blockscale.ops.dispatcher import can_skip_dispatcher, has_only_gradients, needs_gradient
 from blockscale.ops.examples import example, examples
 from blockscale.ops.explain import Explanation, explain
@@ -46,16 +54,22 @@ __all__ = [
     "FLOAT_DTYPES",
     "VERBS",
     "Answer",
+    "CacheRows",
     "Choice",
+    "DecoderCall",
+    "DecoderLayer",
+    "DecoderShape",
     "Explanation",
     "Forward",
     "MatmulCall",
+    "Norm",
     "Operand",
     "Outcome",
     "Plan",
     "Standing",
     "Tuning",
     "answers",
+    "bind_decoder",
     "builds",
     "can_skip_dispatcher",
     "check_block",

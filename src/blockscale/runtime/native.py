@@ -77,6 +77,54 @@ class Matmul(Structure):
     )
 
 
+class RmsNorm(Structure):
+    _fields_ = (
+        ("weight", c_void_p),
+        ("dtype", c_int32),
+        ("epsilon", c_float),
+    )
+
+
+class DecoderLayer(Structure):
+    _fields_ = (
+        ("attention_norm", RmsNorm),
+        ("mlp_norm", RmsNorm),
+        ("q", Matmul),
+        ("k", Matmul),
+        ("v", Matmul),
+        ("o", Matmul),
+        ("gate_up", Matmul),
+        ("down", Matmul),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("head_stride", c_int64),
+    )
+
+
+class Decode(Structure):
+    _fields_ = (
+        ("layers", c_void_p),
+        ("count", c_int64),
+        ("norm", RmsNorm),
+        ("hidden", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("intermediate", c_int64),
+        ("position", c_int64),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("attention_scale", c_float),
+        ("int8", c_int32),
+        ("x", c_void_p),
+        ("out", c_void_p),
+        ("x_dtype", c_int32),
+        ("cache_dtype", c_int32),
+        ("isa", c_int32),
+        ("threads", c_int32),
+    )
+
+
 class SmallFloat(Structure):
     _fields_ = (
         ("mantissa", c_int32),
@@ -188,12 +236,15 @@ __all__ = [
     "ISAS",
     "SEARCHES",
     "Amax",
+    "Decode",
+    "DecoderLayer",
     "Dequantize",
     "Format",
     "Matmul",
     "OpenMp",
     "Quantize",
     "Repack",
+    "RmsNorm",
     "ScaleRule",
     "SmallFloat",
     "StridedBatch",

@@ -1,0 +1,210 @@
+"""A Llama of random weights on the CPU, whole: python -m bench.model_cpu --threads 2,16
+
+    decode      one token after the other, after a prompt of 16 tokens
+    prefill     the forward of one sequence, with the logits of its last token
+
+Rivals: the model in bfloat16; packed, by `quantize_`'s layers alone; packed and `optimize_`d, with
+x as it is and with int8 x; and llama.cpp's Q4_0, where --llama-bench gives its program. They take
+turns; a figure is the median of the rounds, and ratios are of the same round. Weights are random:
+speed does not depend on their values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+import blockscale as bs
+from bench.machine import commit, describe_machine, versions
+from bench.random_gguf import Shape, write_gguf
+from bench.random_weights import random_weight
+from blockscale.layouts import canonical
+
+_PROMPT = 16
+_BASELINE, _LLAMA = "bfloat16", "llama.cpp Q4_0"
+Rates = dict[str, list[float]]  # tokens a second by work, round by round
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    shape = Shape(layers=arguments.layers, vocabulary=arguments.vocabulary)
+    format = bs.format(arguments.format)
+    rivals = _models(shape, format)
+    console = Console(highlight=False)
+    if arguments.llama_bench:
+        arguments.gguf.parent.mkdir(parents=True, exist_ok=True)
+        write_gguf(arguments.gguf, shape)
+    records = []
+    for threads in arguments.threads:
+        torch.set_num_threads(threads)
+        rates = _race(rivals, threads, arguments)
+        console.print(_table(f"{threads} threads", rates))
+        records.append({"threads": threads, "rates": rates})
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(_record(arguments, shape, records), indent=1) + "\n")
+        console.print(f"stored: {arguments.out}")
+    return 0
+
+
+def _models(shape: Shape, format: bs.Format) -> dict[str, Any]:
+    rivals = {_BASELINE: _plain(shape), f"{format}": _packed(_plain(shape), format)}
+    for name, x_format in ((f"{format}, optimize_", None), (f"{format}, optimize_, int8", "int8")):
+        rivals[name] = _packed(_plain(shape), format, head=True)
+        print(bs.optimize_(rivals[name], x_format=x_format))
+    return rivals
+
+
+def _plain(shape: Shape) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        tie_word_embeddings=False,
+    )
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config).bfloat16()
+    rotary = type(model.model.rotary_emb)(config)  # the only buffers that are not in the weights
+    model = model.to_empty(device="cpu").eval().requires_grad_(requires_grad=False)
+    model.model.rotary_emb = rotary
+    for parameter in model.parameters():
+        parameter.fill_(1.0 if parameter.dim() == 1 else 0.01)
+    return model
+
+
+def _packed(model: Any, format: bs.Format, *, head: bool = False) -> Any:
+    """With weights of random bytes: quantising a billion numbers takes longer than the race."""
+    linears = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and (head or name != "lm_head")
+    }
+    for seed, (name, module) in enumerate(linears.items()):
+        q = random_weight(format, tuple(module.weight.shape), canonical(format), "cpu", seed)
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, bs.nn.Linear.from_qtensor(q))
+    return model
+
+
+def _race(rivals: dict[str, Any], threads: int, arguments: argparse.Namespace) -> dict[str, Rates]:
+    work: dict[str, Callable[[Any], float]] = {"decode": lambda m: _decode(m, arguments.tokens)}
+    for size in arguments.prefill:
+        work[f"prefill {size}"] = lambda model, tokens=size: _prefill(model, tokens)
+    rates: dict[str, Rates] = {name: {each: [] for each in work} for name in rivals}
+    for number in range(arguments.rounds + 1):  # the first packs weights and wakes threads
+        for name, model in rivals.items():
+            for each, measure in work.items():
+                found = measure(model)
+                if number:
+                    rates[name][each].append(found)
+        if number and arguments.llama_bench:
+            for each, found in _llama(arguments, threads).items():
+                rates.setdefault(_LLAMA, {}).setdefault(each, []).append(found)
+    return rates
+
+
+@torch.inference_mode()
+def _decode(model: Any, tokens: int) -> float:
+    cache = model(input_ids=torch.arange(_PROMPT)[None], use_cache=True).past_key_values
+    token = torch.tensor([[7]])
+    model(input_ids=token, past_key_values=cache, use_cache=True)
+    begin = time.perf_counter()
+    for _ in range(tokens):
+        model(input_ids=token, past_key_values=cache, use_cache=True)
+    return tokens / (time.perf_counter() - begin)
+
+
+@torch.inference_mode()
+def _prefill(model: Any, tokens: int) -> float:
+    begin = time.perf_counter()
+    model(input_ids=torch.arange(tokens)[None], use_cache=True, logits_to_keep=1)
+    return tokens / (time.perf_counter() - begin)
+
+
+def _llama(arguments: argparse.Namespace, threads: int) -> dict[str, float]:
+    sizes = ",".join(map(str, arguments.prefill))
+    options = ["-p", sizes, "-n", str(arguments.tokens), "-r", "1", "-t", str(threads)]
+    command = [arguments.llama_bench, "-m", arguments.gguf, *options, "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{arguments.llama_bench} failed: {done.stderr.strip()[-400:]}")
+    return {
+        f"prefill {row['n_prompt']}" if row["n_prompt"] else "decode": row["avg_ts"]
+        for row in json.loads(done.stdout)
+    }
+
+
+def _table(title: str, rates: dict[str, Rates]) -> Table:
+    table = Table(title=f"{title}: tokens a second, and times {_BASELINE}", box=SIMPLE)
+    table.add_column("model")
+    works = list(rates[_BASELINE])
+    for each in works:
+        table.add_column(each, justify="right")
+    for name, found in rates.items():
+        cells = [
+            f"{median(found[each]):.1f} ({_ratio(found[each], rates[_BASELINE][each]):.2f}x)"
+            for each in works
+        ]
+        table.add_row(name, *cells)
+    return table
+
+
+def _ratio(rates: Sequence[float], reference: Sequence[float]) -> float:
+    return median(mine / theirs for mine, theirs in zip(rates, reference, strict=True))
+
+
+def _record(arguments: argparse.Namespace, shape: Shape, records: list[Any]) -> dict[str, Any]:
+    head, dirty = commit(arguments.commit)
+    return {
+        "what": "tokens a second of whole models on a CPU, round by round",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": head,
+        "dirty": dirty,
+        "machine": describe_machine(max(arguments.threads)),
+        "versions": versions(("torch", "transformers")),
+        "shape": shape._asdict(),
+        "format": arguments.format,
+        "tokens": arguments.tokens,
+        "runs": records,
+    }
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--threads", type=_numbers, default=[torch.get_num_threads()])
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--vocabulary", type=int, default=128256)
+    parser.add_argument("--format", default="kbit4")
+    parser.add_argument("--prefill", type=_numbers, default=[64, 512])
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--llama-bench", type=Path, help="llama.cpp's program")
+    parser.add_argument("--gguf", type=Path, default=Path("build/random_llama.gguf"))
+    parser.add_argument("--commit", default="", help="of a copy of the tree without its history")
+    parser.add_argument("--out", type=Path, help="such as bench/results/model/xeon.json")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

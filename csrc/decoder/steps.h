@@ -1,0 +1,22 @@
+// What a decoder does between its products, for each instruction set: see kernels.h for what these files may use.
+#pragma once
+#include <cstdint>
+
+#include "abi.h"
+
+namespace blockscale {
+
+#define BLOCKSCALE_DECODER_STEPS(isa)                                                                  \
+  namespace isa {                                                                                      \
+  void rms_norm(const RmsNorm& norm, const float* x, int64_t count, float* out);                       \
+  void rotate(float* head, const float* cos, const float* sin, int64_t head_dim);                      \
+  void keep(const float* numbers, int64_t count, int32_t dtype, void* to, int64_t at);                 \
+  void attend(const Decode& call, const DecoderLayer& layer, int64_t head, const float* q, float* out, \
+              float* scores);                                                                          \
+  }
+
+BLOCKSCALE_DECODER_STEPS(decoder_scalar)
+BLOCKSCALE_DECODER_STEPS(decoder_avx2)
+BLOCKSCALE_DECODER_STEPS(decoder_avx512)
+
+}  // namespace blockscale

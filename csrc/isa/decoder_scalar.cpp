@@ -1,0 +1,2 @@
+#define ISA_NAMESPACE decoder_scalar
+#include "decoder/entries.h"

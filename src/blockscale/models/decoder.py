@@ -1,0 +1,247 @@
+"""The decoder of a transformers model, whose tokens pass all layers in one native call.
+
+`FastDecoder` stands before the decoder's own `forward`. It takes what decoding asks for: one token
+of one sequence, on a CPU, without gradients, after a prompt that the cache holds. Everything else,
+prompts first of all, goes the model's own way.
+
+Keys and values stay where transformers keeps them, in the layers of a `DynamicCache`. That one
+copies all of them for each token; here they move to memory with room for more, and a token is
+written behind the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from blockscale import ops
+from blockscale.nn.linear import Linear
+from blockscale.tensor import QTensor
+from blockscale.tensor.call import describe_call
+
+# Layers that compute what csrc/decoder does: RMS norm, attention with rotary positions, RMS norm,
+# gated product; a sum after each half.
+_KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_ROOM = 256  # tokens; at least, and half as many as there are
+_HARMLESS = ("cache_position", "return_dict")
+
+
+def why_not_fast(stack: Any) -> str | None:
+    """Why tokens of this decoder cannot pass its layers in one call, as far as modules tell."""
+    layers = getattr(stack, "layers", None)
+    if not isinstance(layers, nn.ModuleList) or not len(layers):
+        return f"{type(stack).__name__} has no layers of a decoder"
+    for index, layer in enumerate(layers):
+        reason = _why_not_layer(layer)
+        if reason is not None:
+            return f"layer {index}: {reason}"
+    if stack.norm.weight.device.type != "cpu":
+        return f"it is on {stack.norm.weight.device}: the native call is for CPUs"
+    return None
+
+
+def _why_not_layer(layer: Any) -> str | None:
+    name = type(layer).__name__
+    if name not in _KNOWN:
+        return f"{name} is not among {', '.join(_KNOWN)}"
+    plain = [linear for linear in _linears(layer) if type(linear) is not Linear]
+    if plain:
+        return f"a {type(plain[0]).__name__} is not a quantised bs.nn.Linear"
+    if any(linear.is_sharded for linear in _linears(layer)):
+        return "ranks share its weights"
+    if type(layer.mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
+        return f"its gate is {type(layer.mlp.act_fn).__name__}"
+    if any(module._forward_hooks or module._forward_pre_hooks for module in layer.modules()):
+        return "it has forward hooks, which one call would pass by"
+    return None
+
+
+def _linears(layer: Any) -> list[Any]:
+    attention = [getattr(layer.self_attn, name) for name in _PROJECTIONS]
+    return [*attention, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
+
+
+class FastDecoder:
+    """Takes the place of `stack.forward`."""
+
+    def __init__(self, stack: Any) -> None:
+        self._stack = stack
+        self._forward: Callable[..., Any] = stack.forward
+        self._call: ops.DecoderCall | None = None
+        self._weights: tuple[Any, ...] = ()  # that the call is bound to
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args or not self._takes(**kwargs):
+            return self._forward(*args, **kwargs)
+        call = self._bound()
+        if call is None:
+            return self._forward(**kwargs)
+        return self._decode(call, kwargs["past_key_values"], **_inputs(kwargs))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies find their own weights."""
+        return {**self.__dict__, "_call": None, "_weights": ()}
+
+    @property
+    def refusal(self) -> str | None:
+        """Why tokens go the model's own way."""
+        reason = why_not_fast(self._stack)
+        if reason is None:
+            bound = self._bind()
+            reason = bound if isinstance(bound, str) else None
+        return reason
+
+    def _takes(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **rest: Any,
+    ) -> bool:
+        given = inputs_embeds if input_ids is None else input_ids
+        if given is None or given.shape[:2] != (1, 1) or past_key_values is None:
+            return False
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._stack.training:
+            return False
+        if use_cache is False or any(rest[name] for name in rest if name not in _HARMLESS):
+            return False
+        layers = past_key_values.layers
+        if len(layers) != len(self._stack.layers) or not all(map(_is_dynamic, layers)):
+            return False
+        length = layers[0].keys.shape[-2]
+        if position_ids is not None and int(position_ids[0, -1]) != length:
+            return False
+        return attention_mask is None or (
+            attention_mask.dim() == 2 and bool(attention_mask.all().item())
+        )
+
+    def _bound(self) -> ops.DecoderCall | None:
+        """The call for the weights that the layers have at this time."""
+        weights = tuple(self._held())
+        if self._call is None or not _same(weights, self._weights):
+            reason = why_not_fast(self._stack)
+            bound = reason or self._bind()
+            self._call = None if isinstance(bound, str) else bound
+            self._weights = tuple(self._held())
+        return self._call
+
+    def _held(self) -> Sequence[Any]:
+        """Everything that a call has the address of; prepared, where it is packed."""
+        held: list[Any] = [self._stack.norm.weight]
+        for layer in self._stack.layers:
+            held += (layer.input_layernorm.weight, layer.post_attention_layernorm.weight)
+            for linear in _linears(layer):
+                if isinstance(linear, Linear):
+                    held += (*linear._prepared("weight"), linear.bias, linear.x_format)
+        return held
+
+    def _bind(self) -> ops.DecoderCall | str:
+        stack = self._stack
+        layers = [
+            ops.DecoderLayer(
+                _norm(layer.input_layernorm),
+                _norm(layer.post_attention_layernorm),
+                _products(layer),
+            )
+            for layer in stack.layers
+        ]
+        first = stack.layers[0]
+        head_dim = first.self_attn.head_dim
+        shape = ops.DecoderShape(
+            first.self_attn.q_proj.in_features,
+            first.self_attn.q_proj.out_features // head_dim,
+            first.self_attn.k_proj.out_features // head_dim,
+            head_dim,
+            first.mlp.gate_proj.out_features,
+            first.self_attn.scaling,
+        )
+        return ops.bind_decoder(layers, _norm(stack.norm), shape)
+
+    def _decode(
+        self, call: ops.DecoderCall, cache: Any, input_ids: Tensor | None, inputs_embeds: Any
+    ) -> Any:
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
+        x = self._stack.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        x = x.contiguous()
+        position = cache.layers[0].keys.shape[-2]
+        rows = [_one_more(layer) for layer in cache.layers]
+        # In float32, whatever the model's dtype: so are the layers.
+        cos, sin = self._stack.rotary_emb(x.float(), position_ids=torch.tensor([[position]]))
+        out = torch.empty_like(x)
+        call(x.view(-1), position, cos.view(-1), sin.view(-1), rows, out.view(-1))
+        return BaseModelOutputWithPast(last_hidden_state=out, past_key_values=cache)
+
+
+def _inputs(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: kwargs.get(name) for name in ("input_ids", "inputs_embeds")}
+
+
+def _same(these: Sequence[Any], those: Sequence[Any]) -> bool:
+    return len(these) == len(those) and all(a is b for a, b in zip(these, those, strict=True))
+
+
+def _norm(module: Any) -> ops.Norm:
+    return ops.Norm(module.weight.detach(), module.variance_epsilon)
+
+
+def _products(layer: Any) -> dict[str, ops.MatmulCall]:
+    q, k, v, o, gate, up, down = _linears(layer)
+    single = {"q": q, "k": k, "v": v, "o": o, "down": down}
+    return {name: _product(linear) for name, linear in single.items()} | {
+        "gate_up": _product(gate, up)
+    }
+
+
+def _product(*linears: Linear) -> ops.MatmulCall:
+    weights: list[QTensor] = [linear._prepared("weight")[0] for linear in linears]
+    return describe_call(
+        torch.empty(1, linears[0].in_features),
+        weights,
+        [linear.bias for linear in linears],
+        group_sizes=None,
+        activation="silu" if len(linears) == 2 else None,
+        x_format=linears[0].x_format,
+        out_dtype=torch.float32,
+    )
+
+
+def _is_dynamic(layer: Any) -> bool:
+    """With keys [1, kv_heads, tokens, head_dim], of every token."""
+    return type(layer).__name__ == "DynamicLayer" and layer.is_initialized and len(layer.keys) == 1
+
+
+def _one_more(layer: Any) -> ops.CacheRows:
+    """The layer with one token more, whose keys and values are still to be written."""
+    _, _, tokens, _ = layer.keys.shape
+    held = getattr(layer, "_room", None)
+    if held is None or not _has_room(held, layer, tokens):
+        held = ops.CacheRows(_with_room(layer.keys), _with_room(layer.values))
+    layer._room = held
+    layer.keys = held.keys[None, :, : tokens + 1]
+    layer.values = held.values[None, :, : tokens + 1]
+    return held
+
+
+def _has_room(held: ops.CacheRows, layer: Any, tokens: int) -> bool:
+    ours = _begins(held.keys, layer.keys) and _begins(held.values, layer.values)
+    return ours and tokens < held.keys.shape[1]
+
+
+def _begins(held: Tensor, seen: Tensor) -> bool:
+    """Whether what the cache shows is the beginning of what is held for it."""
+    return held.data_ptr() == seen.data_ptr() and held.stride() == seen.stride()[1:]
+
+
+def _with_room(seen: Tensor) -> Tensor:  # [kv_heads, room, head_dim]
+    _, heads, tokens, size = seen.shape
+    held = seen.new_empty(heads, tokens + max(_ROOM, tokens // 2), size)
+    held[:, :tokens] = seen[0]
+    return held

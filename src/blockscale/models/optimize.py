@@ -1,0 +1,140 @@
+"""`optimize_`: what makes a quantised model decode faster on the CPU it is on, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from blockscale.formats import Format
+from blockscale.formats import format as find_format
+from blockscale.models.decoder import FastDecoder
+from blockscale.nn.linear import Linear
+from blockscale.nn.packed import PackedModule, known_x_format
+from blockscale.nn.quantize import quantize_
+from blockscale.nn.selection import HEADS, matches
+from blockscale.runtime import load_native, usable_threads
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What was changed, and what was left, with the reasons. Prints one line for each."""
+
+    changed: tuple[str, ...]
+    left: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.changed, *(f"left: {reason}" for reason in self.left)])
+
+
+def optimize_(
+    model: nn.Module,
+    *,
+    head: Format | str | bool = True,
+    x_format: str | None = "int8",
+) -> Optimized:
+    """Make a quantised transformers model on a CPU decode faster, in place.
+
+    head      the output head, packed: True: in the format that most layers have; or in this one;
+              False: as it is. A tied one gets a packed copy, and the embedding stays
+    x_format  "int8": layers whose weights have 2 or 4 bits round x to int8 in blocks of 32; None:
+              all take x as it is
+
+    Tokens after a prompt pass all layers in one native call, where the layers are known; `explain`
+    of a layer's weight with its x_format says how its product runs. Says what it has changed.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"optimize_: model must be an nn.Module, got {type(model).__name__}")
+    known_x_format(x_format)
+    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    if not layers:
+        raise ValueError("optimize_: no layer is quantised: bs.quantize_(model, bs.KBIT4) first")
+    away = [layer for layer in layers if layer.weight.device.type != "cpu"]
+    if away:
+        raise ValueError(
+            f"optimize_ is for CPUs, and {len(away)} layers are on {away[0].weight.device}"
+        )
+    notes = _Notes()
+    if head is not False:
+        _pack_head(model, _format_of_most(layers) if head is True else find_format(head), notes)
+    _round_activations(model, x_format, notes)
+    _decode_in_one_call(model, notes)
+    return Optimized(tuple(notes.changed), tuple(notes.left))
+
+
+class _Notes:
+    def __init__(self) -> None:
+        self.changed: list[str] = []
+        self.left: list[str] = []
+
+
+def _format_of_most(layers: Sequence[Linear]) -> Format:
+    counts: dict[Format, int] = {}
+    for layer in layers:
+        format = layer.weight.format
+        counts[format] = counts.get(format, 0) + layer.in_features * layer.out_features
+    return max(counts, key=lambda each: counts[each])
+
+
+def _pack_head(model: nn.Module, format: Format, notes: _Notes) -> None:
+    heads = [
+        module
+        for name, module in model.named_modules()
+        if any(matches(pattern, name) for pattern in HEADS)
+    ]
+    if any(isinstance(module, PackedModule) for module in heads):
+        notes.left.append("the output head, which is packed already")
+        return
+    if not heads:
+        notes.left.append("no output head was found")
+        return
+    report = quantize_(model, format, where=(), head=True, importance=None, progress=False)
+    for layer in report.quantized:
+        notes.changed.append(
+            f"{layer.name}: {format}, {layer.bytes_after / 1e6:.1f} MB"
+            + (f" ({layer.reason})" if layer.reason else f" of {layer.bytes_before / 1e6:.1f}")
+        )
+    for layer in report.kept:
+        if any(matches(pattern, layer.name) for pattern in HEADS):
+            notes.left.append(f"{layer.name}: {layer.reason}")
+
+
+def _round_activations(model: nn.Module, x_format: str | None, notes: _Notes) -> None:
+    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    fitting = [layer for layer in layers if x_format is None or _takes_int8(layer)]
+    for layer in fitting:
+        layer.x_format = x_format
+    word = "take x as it is" if x_format is None else f"round x to {x_format}"
+    notes.changed.append(f"{len(fitting)} layers {word}")
+    if len(fitting) < len(layers):
+        notes.left.append(
+            f"{len(layers) - len(fitting)} layers take x as it is: int8 is for 2 and 4 bits and "
+            "for k divisible by 32"
+        )
+
+
+def _takes_int8(layer: Linear) -> bool:
+    return layer.weight.format.element.bits in (2, 4) and layer.in_features % 32 == 0
+
+
+def _decode_in_one_call(model: Any, notes: _Notes) -> None:
+    native = load_native()
+    if isinstance(native, str):
+        notes.left.append(f"decoding: {native}")
+        return
+    stack = getattr(model, "model", model)
+    if isinstance(stack.__dict__.get("forward"), FastDecoder):
+        notes.left.append("decoding, which is one call already")
+        return
+    fast = FastDecoder(stack)
+    reason = fast.refusal
+    if reason is not None:
+        notes.left.append(f"decoding, layer by layer: {reason}")
+        return
+    stack.forward = fast
+    notes.changed.append(
+        f"decoding: {len(stack.layers)} layers in one call, {native.isa}, {usable_threads()} of "
+        f"{native.threads}"
+    )

@@ -1,0 +1,80 @@
+"""A token's way through a decoder, on a kernel that takes all of its layers at once."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from blockscale.kernels.contract import Launch
+from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
+from blockscale.kernels.decoder import CacheRows, DecoderCall, DecoderShape, Layer, Norm
+from blockscale.kernels.native import native_configs
+from blockscale.numerics import parse_activation
+from blockscale.ops.choose import choose
+from blockscale.ops.matmul import MatmulCall
+from blockscale.ops.operand import as_groups
+from blockscale.runtime import native
+
+_ALGORITHMS = ("stream", "int8")  # of one row of x
+
+
+class DecoderLayer(NamedTuple):
+    """Of a Llama: norm, attention, norm, gated product."""
+
+    attention_norm: Norm
+    mlp_norm: Norm
+    products: dict[str, MatmulCall]  # by `kernels.decoder.PRODUCTS`, of one row of float32
+
+
+def bind_decoder(
+    layers: Sequence[DecoderLayer], norm: Norm, shape: DecoderShape
+) -> DecoderCall | str:
+    """A call for these weights, where they are; or why there is none."""
+    bound, algorithms, kept = [], set(), []
+    for layer in layers:
+        products = {}
+        for name, call in layer.products.items():
+            found = _bind(call)
+            if isinstance(found, str):
+                return f"{name}: {found}"
+            products[name], algorithm, parts = found
+            algorithms.add(algorithm)
+            kept.append(parts)
+        bound.append(Layer(layer.attention_norm, layer.mlp_norm, products))
+    if len(algorithms) != 1:
+        return f"products run as {' and '.join(sorted(algorithms))}, where one is needed for all"
+    config = native_configs()[0]
+    return DecoderCall(bound, norm, shape, config, int8="int8" in algorithms, kept=kept)
+
+
+def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:
+    call.validate()
+    problem = call.problem()
+    choice = choose(problem)
+    algorithm = getattr(choice.config, "algorithm", "")
+    if choice.kernel.NAME != "cpu" or algorithm not in _ALGORITHMS:
+        return f"{choice.kernel.NAME} with {choice.config} runs, which takes one product at a time"
+    if choice.config.packs:
+        return "its weight is not prepared"
+    weights = tuple(as_groups(weight).placed(Launch.alignment) for weight in call.weights)
+    biases = [None if bias is None else bias.detach().contiguous() for bias in call.biases]
+    stand_in = torch.empty(1, problem.k), torch.empty(1, problem.n)
+    activation = parse_activation(problem.activation) if problem.gated else None
+    one_row = (ctypes.c_int64 * 2)(0, 1)
+    product = matmul_arguments(
+        problem,
+        choice.config,
+        Rows(stand_in[0], None, None),
+        weights,
+        biases,
+        one_row,
+        activation,
+        stand_in[1],
+    )
+    return product, algorithm, (weights, biases)
+
+
+__all__ = ["CacheRows", "DecoderCall", "DecoderLayer", "DecoderShape", "Norm", "bind_decoder"]

@@ -1,0 +1,162 @@
+"""`optimize_`: a decoder in one native call, beside the model's own way."""
+
+import copy
+
+import pytest
+import torch
+
+import blockscale as bs
+import ways
+from blockscale.models.decoder import FastDecoder
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
+
+
+def tiny(kind="Llama", dtype=torch.float32, **options):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=96, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+        tie_word_embeddings=True, **options,
+    )  # fmt: skip
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).to(dtype).eval()
+    bs.quantize_(model, bs.KBIT4, importance=None, progress=False)
+    return model
+
+
+def logits(model, tokens, steps=6):
+    """After a prompt, token by token."""
+    with torch.inference_mode():
+        out = model(input_ids=tokens[:, :5], use_cache=True)
+        found = [out.logits[:, -1]]
+        for i in range(5, 5 + steps):
+            out = model(input_ids=tokens[:, i : i + 1], past_key_values=out.past_key_values)
+            found.append(out.logits[:, -1])
+    return torch.cat(found)
+
+
+def relative(found, expected):
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+TOKENS = torch.arange(1, 400)[None] % 96
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2"])
+def test_tokens_are_those_of_the_model(kind):
+    """float32 sums of at most k = 160 terms, in another order, through three layers."""
+    options = {"sliding_window": None} if kind == "Mistral" else {}
+    model = tiny(kind, **options)
+    expected = logits(model, TOKENS)
+    report = bs.optimize_(model, head=False, x_format=None)
+    assert "3 layers in one call" in str(report)
+    taken = count_calls(model)
+    assert relative(logits(model, TOKENS), expected) < 3 * 160 * 2**-23
+    assert taken == [1] * 6
+
+
+def count_calls(model):
+    """Of tokens that pass in one call."""
+    taken = []
+    decoder = model.model.__dict__["forward"]
+    plain = decoder._decode
+    decoder._decode = lambda *args, **kwargs: (taken.append(1), plain(*args, **kwargs))[1]
+    return taken
+
+
+def test_bfloat16_is_no_farther_from_float32_than_the_model_is():
+    """Between layers the call has float32, where the model rounds to bfloat16."""
+    exact = logits(tiny(), TOKENS)
+    model = tiny(dtype=torch.bfloat16)
+    before = relative(logits(model, TOKENS).float(), exact)
+    bs.optimize_(model, head=False, x_format=None)
+    assert relative(logits(model, TOKENS).float(), exact) < 1.5 * before
+
+
+def test_int8_activations_and_a_packed_head():
+    model = tiny()
+    twin = copy.deepcopy(model)
+    bs.quantize_(twin, bs.KBIT4, where=(), head=True, importance=None, progress=False)
+    for module in twin.modules():
+        if isinstance(module, bs.nn.Linear):
+            module.x_format = "int8"
+    report = bs.optimize_(model)
+    assert "lm_head: kbit4" in str(report)
+    assert "(a copy: model.embed_tokens keeps the weight)" in str(report)
+    assert "22 layers round x to int8" in str(report)
+    # The same blocks of int8, but for numbers of x that lie next to a tie: half a step of 1 in 127.
+    assert relative(logits(model, TOKENS), logits(twin, TOKENS)) < 1 / 127
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    model = tiny()
+    bs.optimize_(model)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(logits(model, TOKENS))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+def test_a_long_answer_outgrows_its_room():
+    model = tiny()
+    expected = logits(model, TOKENS, steps=300)
+    bs.optimize_(model, head=False, x_format=None)
+    assert relative(logits(model, TOKENS, steps=300), expected) < 3 * 305 * 2**-23
+
+
+def test_generate_is_as_before():
+    model = tiny()
+    with torch.inference_mode():
+        expected = model.generate(TOKENS[:, :5], max_new_tokens=12, do_sample=False)
+        bs.optimize_(model, head=False, x_format=None)
+        assert torch.equal(
+            model.generate(TOKENS[:, :5], max_new_tokens=12, do_sample=False), expected
+        )
+
+
+def test_other_calls_go_the_way_of_the_model():
+    """Gradients, batches, masks, a cropped cache, weights that have changed."""
+    model, other = tiny(), tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    two = TOKENS[:, :12].repeat(2, 1)
+    assert torch.equal(model(two).logits, other(two).logits)
+    with torch.inference_mode():
+        caches = [each(TOKENS[:, :6]).past_key_values for each in (model, other)]
+        mask = torch.tensor([[0, 1, 1, 1, 1, 1, 1]])
+        masked = [
+            each(TOKENS[:, 6:7], past_key_values=cache, attention_mask=mask).logits
+            for each, cache in zip((model, other), caches, strict=True)
+        ]
+        assert torch.equal(*masked)
+    before = logits(model, TOKENS)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        model.model.norm.weight.mul_(2)
+        model.model.layers[0].mlp.down_proj = bs.nn.Linear.from_linear(
+            torch.nn.Linear(160, 64, bias=False), bs.KBIT4
+        )
+    changed = logits(model, TOKENS)
+    assert not torch.allclose(changed[-1], before[-1])
+    assert torch.equal(logits(copied, TOKENS), before)
+    assert isinstance(copied.model.__dict__["forward"], FastDecoder)
+
+
+def test_what_is_left_is_said():
+    with pytest.raises(ValueError, match="no layer is quantised"):
+        bs.optimize_(torch.nn.Linear(4, 4))
+    with pytest.raises(TypeError, match="model must be an nn"):
+        bs.optimize_("model")
+    model = tiny()
+    model.model.layers[1].mlp.up_proj = torch.nn.Linear(64, 160, bias=False)
+    report = bs.optimize_(model, head=False)
+    assert "left: decoding, layer by layer: layer 1: a Linear is not a quantised" in str(report)
+    model = tiny()
+    bs.optimize_(model)
+    again = str(bs.optimize_(model))
+    assert "left: the output head, which is packed already" in again
+    assert "left: decoding, which is one call already" in again
