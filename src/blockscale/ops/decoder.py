@@ -11,6 +11,7 @@ import torch
 from blockscale.kernels.contract import Launch
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
 from blockscale.kernels.decoder import CacheRows, DecoderCall, DecoderShape, Layer, Norm
+from blockscale.kernels.matmul import cpu
 from blockscale.kernels.native import native_configs
 from blockscale.numerics import parse_activation
 from blockscale.ops.choose import choose
@@ -54,10 +55,10 @@ def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:
     call.validate()
     problem = call.problem()
     choice = choose(problem)
-    algorithm = getattr(choice.config, "algorithm", "")
-    if choice.kernel.NAME != "cpu" or algorithm not in _ALGORITHMS:
-        return f"{choice.kernel.NAME} with {choice.config} runs, which takes one product at a time"
-    if choice.config.packs:
+    config = choice.config
+    if not isinstance(config, cpu.Config) or config.algorithm not in _ALGORITHMS:
+        return f"{choice.kernel.NAME} with {config} runs, which takes one product at a time"
+    if config.packs:
         return "its weight is not prepared"
     weights = tuple(as_groups(weight).placed(Launch.alignment) for weight in call.weights)
     biases = [None if bias is None else bias.detach().contiguous() for bias in call.biases]
@@ -66,7 +67,7 @@ def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:
     one_row = (ctypes.c_int64 * 2)(0, 1)
     product = matmul_arguments(
         problem,
-        choice.config,
+        config,
         Rows(stand_in[0], None, None),
         weights,
         biases,
@@ -74,7 +75,7 @@ def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:
         activation,
         stand_in[1],
     )
-    return product, algorithm, (weights, biases)
+    return product, config.algorithm, (weights, biases)
 
 
 __all__ = ["CacheRows", "DecoderCall", "DecoderLayer", "DecoderShape", "Norm", "bind_decoder"]
