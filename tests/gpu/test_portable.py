@@ -20,6 +20,13 @@ if torch.cuda.is_available():
     MISSING = triton_refusal(device_of(torch.device("cuda", 0))) or ""
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
+
+@pytest.fixture(autouse=True)
+def _without_proofs(monkeypatch):
+    """These tests are the proof: none is made before them, with kernels of its own to compile."""
+    monkeypatch.setenv("BLOCKSCALE_PROVE", "0")
+
+
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 
@@ -61,7 +68,9 @@ def run(x, *weights, config=None, biases=None, sizes=None, **options):
     launch(rows, tuple(given), None if sizes is None else sizes.cuda(), out)
     again = torch.full_like(out, torch.nan)
     launch(rows, tuple(given), None if sizes is None else sizes.cuda(), again)
-    assert torch.equal(out, again), "a second run has other bits"
+    assert torch.equal(out.view(torch.uint8), again.view(torch.uint8)), (
+        "a second run has other bits"
+    )
     return out.cpu().view(*x.shape[:-1], problem.n)
 
 

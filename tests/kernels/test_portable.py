@@ -235,7 +235,7 @@ def test_what_adds_split_sums_compiles(monkeypatch):
     from kernels.triton_compiler import ptx
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(ROOT / "build" / "triton"))
-    asked = problem(bs.NVFP4, n=512)
+    asked = problem(bs.NVFP4, n=512, gated=True, activation="gelu")
     assert "st.global" in ptx(asked, portable.configs(asked)[0], "add_splits")
 
 

@@ -45,7 +45,6 @@ class Config(BaseConfig):
 
 def variant(problem: Problem, config: Config) -> Variant:
     """What is compiled."""
-    gated = problem.gated
     return Variant(
         w=Encoding.of(problem.w_kind),
         x=Encoding.of(problem.x_kind) if "@" in problem.x else None,
@@ -56,7 +55,8 @@ def variant(problem: Problem, config: Config) -> Variant:
         multiplied=config.multiplied,
         scales_sums=config.scales_sums(problem.w_kind.format),
         native=config.native,
-        activation=parse_activation(problem.activation).name if gated else "",
+        gated=problem.gated,
+        activation=parse_activation(problem.activation).name if problem.gated else "",
         group_slots=1 << problem.groups.bit_length() if problem.ragged else 0,
     )
 

@@ -88,6 +88,7 @@ class Variant:
     multiplied: str  # the dtype
     scales_sums: bool  # of blocks, and not each weight
     native: bool  # tensor cores take codes and block scales
+    gated: bool
     activation: str
     group_slots: int  # a power of two above the number of ragged groups; 0: rows are not ragged
 

@@ -117,18 +117,15 @@ def _load_codes(rows, length, tile, TILE_K: tl.constexpr, E: tl.constexpr):  # i
 
 @triton.jit
 def load_table(table, E: tl.constexpr):  # float32 [2^bits]
-    """None where there is no codebook."""
-    entries = None
-    if E.element is None:
-        entries = tl.load(table + tl.arange(0, 1 << E.bits))
-    return entries
+    """The entries of a codebook."""
+    return tl.load(table + tl.arange(0, 1 << E.bits))
 
 
 @triton.jit
 def load_unscaled(
     rows, length, entries, tile, R: tl.constexpr, TILE_K: tl.constexpr, E: tl.constexpr
 ):
-    """What codes mean without their scales, float32 [R, TILE_K]. entries: `load_table`'s."""
+    """What codes mean without their scales, float32 [R, TILE_K]. entries: a codebook's, or None."""
     codes = _load_codes(rows, length, tile, TILE_K, E)
     if E.element is None:
         values = tl.gather(entries, codes.reshape(R * TILE_K), 0).reshape(R, TILE_K)

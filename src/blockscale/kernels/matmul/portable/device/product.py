@@ -1,5 +1,7 @@
 """The kernels: products of some tiles, and what brings the sums of split k together.
 
+Whether there is an up matrix is a fact of the Variant: Triton 3.6 cannot compare a tuple with None.
+
 Weights are the left operand, so that the hardware's large dimension (64 to 128 rows of wgmma and
 tcgen05) runs over rows of w, and the small one, 8 and up, over rows of x: sums are [n, m].
 """
@@ -100,9 +102,10 @@ def _finish(
 ):  # fmt: skip
     """Results of a tile, stored. Rows of nobody have no weights: they become zero."""
     value = branch(sums, gate, x_scale, group, column, inside, row, there, n)
-    if up is not None:
+    if V.gated:
         other = branch(up_sums, up, x_scale, group, column, inside, row, there, n)
-        value = gated(value, other, alpha, limit, V.activation)
+        ACTIVATION: tl.constexpr = V.activation
+        value = gated(value, other, alpha, limit, ACTIVATION)
     place = (row * out_stride)[None, :] + column[:, None]
     mask = inside[:, None] & there[None, :]
     tl.store(out + place, value.to(out.dtype.element_ty), mask=mask)
@@ -148,8 +151,12 @@ def product(
     TILE_M: tl.constexpr = V.tile_m
     sums = tl.zeros((TILE_N, TILE_M), tl.float32)
     up_sums = sums
-    entries = decode.load_table(gate[3], W)
-    up_entries = entries if up is None else decode.load_table(up[3], W)
+    entries = None
+    up_entries = None
+    if W.element is None:
+        entries = decode.load_table(gate[3], W)
+        if V.gated:
+            up_entries = decode.load_table(up[3], W)
     every = tl.cdiv(k, V.tile_k)
     each = tl.cdiv(every, V.splits)
     begin = tl.program_id(2) * each
@@ -160,7 +167,7 @@ def product(
                 sums, gate[0] + codes_at, gate[1] + scales_at, w_row, length, blocks, x, x_row,
                 tile, x_stride, x_blocks, V,
             )  # fmt: skip
-            if up is not None:
+            if V.gated:
                 up_sums = _sum_codes(
                     up_sums, up[0] + codes_at, up[1] + scales_at, w_row, length, blocks, x, x_row,
                     tile, x_stride, x_blocks, V,
@@ -171,7 +178,7 @@ def product(
                 sums, gate[0] + codes_at, gate[1] + scales_at, entries, w_row, length, blocks,
                 x_values, tile, V,
             )  # fmt: skip
-            if up is not None:
+            if V.gated:
                 up_sums = _sum_decoded(
                     up_sums, up[0] + codes_at, up[1] + scales_at, up_entries, w_row, length, blocks,
                     x_values, tile, V,
@@ -179,10 +186,10 @@ def product(
 
     mask = inside[:, None] & there[None, :]
     if V.splits > 1:
-        each_split = rows * n if up is None else 2 * rows * n
+        each_split = 2 * rows * n if V.gated else rows * n
         place = tl.program_id(2) * each_split + (row * n)[None, :] + column[:, None]
         tl.store(partial + place, sums, mask=mask)
-        if up is not None:
+        if V.gated:
             tl.store(partial + rows * n + place, up_sums, mask=mask)
     elif belongs:
         _, _, x_scale = x
@@ -213,10 +220,10 @@ def add_splits(
     TILE_M: tl.constexpr = V.tile_m
     sums = tl.zeros((TILE_N, TILE_M), tl.float32)
     up_sums = sums
-    each_split = rows * n if up is None else 2 * rows * n
+    each_split = 2 * rows * n if V.gated else rows * n
     for split in range(V.splits):
         sums += tl.load(partial + split * each_split + place, mask=mask, other=0.0)
-        if up is not None:
+        if V.gated:
             above = partial + split * each_split + rows * n
             up_sums += tl.load(above + place, mask=mask, other=0.0)
     _, _, x_scale = x
