@@ -2,7 +2,8 @@
 
 Every registered kernel is asked, by `refuses`, about example problems for a CPU and for GPUs that
 need not be here. A kernel takes a format where it takes one of the examples: weights as they are
-stored or as `prepare` lays them out, one row of x or 256, plain or quantised to the same format.
+stored or as `prepare` lays them out, one row of x or 256, plain or quantised to the same format;
+and both operands with blocked scales.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 from blockscale.formats import CATALOGUE, Format
 from blockscale.kernels import KERNELS, Kernel
-from blockscale.layouts import canonical
+from blockscale.layouts import Layout, canonical
 from blockscale.ops import example, prepared_layout
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import Device, device_of, gpu, load_native
@@ -77,3 +78,9 @@ def _examples(verb: str, format: Format, device: Device) -> Iterator[Problem]:
             found = example(verb, format, device, m=m, n=_N, k=_K, x=x, layout=layout)
             if found is not None:
                 yield found
+    if verb.endswith("matmul") and format.scale.bits == 8:
+        blocked = Layout(canonical(format).codes, "blocked")
+        x = str(Kind(format, blocked))
+        found = example(verb, format, device, m=256, n=_N, k=_K, x=x, layout=blocked)
+        if found is not None:
+            yield found

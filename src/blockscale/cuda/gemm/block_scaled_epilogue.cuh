@@ -5,8 +5,8 @@
 // keep.
 #pragma once
 #include "gemm/block_scaled_accumulators.cuh"
+#include "gemm/block_scaled_ring.cuh"
 #include "gemm/epilogue.cuh"
-#include "gemm/tile_order.cuh"
 #include "ptx/store_wide.cuh"
 
 namespace bs::gemm {

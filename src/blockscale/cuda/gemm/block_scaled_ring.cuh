@@ -1,18 +1,22 @@
-// A ring of stages that TMA fills with panels of x and w and with their scales, for tcgen05.
+// A ring of stages that TMA fills with panels of x and w and with their scales, for block-scaled tensor cores.
 //
 // Each slot has two mbarriers. `full` completes when its bytes have come; of a pair of CTAs, those of both are counted at
-// the even CTA, whose issuer multiplies for both. `empty` completes when the products that read the slot are done, which
-// tcgen05.commit says to both CTAs.
+// the even CTA, whose issuer multiplies for both. `empty` completes when all READERS of the slot have read it: warps that
+// multiply by mma.sync, or the products of tcgen05, which tcgen05.commit says to both CTAs.
 //
 // A stage holds panels of x, panels of w, scales of x, scales of w. A panel has rows of 128 bytes with TMA's 128-byte
 // swizzle. Scales are atoms of 512 bytes, 128 rows by four scales: [128 rows][scale group].
 #pragma once
-#include "gemm/block_scaled_shape.cuh"
 #include "gemm/ring_turn.cuh"
 #include "gemm/tile_order.cuh"
+#include "generated/block_scaled_arguments.cuh"
 #include "ptx/tma_pair.cuh"
 
 namespace bs::gemm {
+
+// Tiles of ragged groups begin where atoms of blocked scales do.
+template <class Shape>
+using WholeTileOrder = TileOrder<Shape, true>;
 
 template <class Shape>
 struct BlockScaledRing {
@@ -30,14 +34,14 @@ struct BlockScaledRing {
 
     // By one thread, before anybody else in the cluster looks at the barriers.
     BS_DEVICE void initialise() const {
-        for (int i = 0; i < STAGES; i++) ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(empty(i), 1);
+        for (int i = 0; i < STAGES; i++) ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(empty(i), Shape::READERS);
     }
 
     // A box to this CTA, counted where the pair counts.
     template <class... Coordinates>
     static BS_DEVICE void load(u32 to, const void* map, u32 barrier, Coordinates... at) {
         if constexpr (CTAS == 1)
-            ptx::tma::load(to, map, at..., barrier);
+            ptx::tma::load_cta(to, map, at..., barrier);
         else
             ptx::tma::load_pair(to, map, at..., barrier);
     }

@@ -13,16 +13,11 @@
 //
 // blockscale/kernels/matmul/sm100_gemm decides where things lie in shared memory (shared_memory.py) and TMEM (columns.py).
 #pragma once
-#include "gemm/tile_order.cuh"
 #include "generated/block_scaled_arguments.cuh"
 #include "generated/enums.cuh"
 #include "ptx/tcgen05_descriptors.cuh"
 
 namespace bs::gemm {
-
-// Tiles of ragged groups begin where atoms of blocked scales do.
-template <class Shape>
-using WholeTileOrder = TileOrder<Shape, true>;
 
 template <class CONFIG>
 struct BlockScaledShape : CONFIG {
@@ -31,6 +26,7 @@ struct BlockScaledShape : CONFIG {
     using Arguments = BlockScaledArguments;
 
     static constexpr int THREADS = 192;           // a warp that loads, one that multiplies, four that store
+    static constexpr int READERS = 1;             // of a stage: one tcgen05.commit
     static constexpr int CTA_ROWS = 128;          // of x
     static constexpr int TILE_M = CTA_ROWS * Config::CTAS;
     static constexpr int BRANCHES = Config::GATED ? 2 : 1;

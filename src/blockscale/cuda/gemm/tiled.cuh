@@ -11,21 +11,13 @@
 // a tile, the operands of the next one come. CTAs of a cluster share rows of x. Parts of a tile are added in a fixed
 // order: the same call gives the same bits.
 #pragma once
+#include "gemm/clear_rows.cuh"
 #include "gemm/partial_sums.cuh"
 #include "gemm/store_tile.cuh"
 #include "gemm/tiled_mainloop.cuh"
 #include "ptx/registers.cuh"
 
 namespace bs::gemm {
-
-// Rows of x that belong to no group are zero in the output.
-template <class Shape>
-BS_DEVICE void clear_rows_from(const typename Shape::Arguments& a, int first) {
-    const int ctas = gridDim.x * Shape::CLUSTER, cta = blockIdx.x * Shape::CLUSTER + blockIdx.y;
-    for (int row = first + cta; row < a.m; row += ctas)
-        for (int i = threadIdx.x; i < a.n; i += Shape::THREADS)
-            store_number(a.out, row * a.out_stride + i, 0.0f, Shape::OUT);
-}
 
 template <class Shape>
 BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape>& ring, const TileOrder<Shape>& order,
@@ -66,7 +58,7 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     if constexpr (Shape::RAGGED) {
         ptx::wait_for_prerequisites();  // the kernel before may have written the group sizes
         find_starts<Shape>(a, starts);
-        clear_rows_from<Shape>(a, starts[a.groups]);
+        clear_rows_from<Shape>(a, starts[a.groups], blockIdx.x * Shape::CLUSTER + rank, gridDim.x * Shape::CLUSTER);
     }
     const TileOrder<Shape> order(a, starts);
     if (threadIdx.x >= Shape::CONSUMERS) {

@@ -22,6 +22,23 @@ BS_DEVICE void load(u32 to, const void* map, int first, int second, int third, u
            : "memory");
 }
 
+// The same boxes to the shared memory of this CTA, in the words that kernels without clusters use: sm_120 takes slots of
+// sub-byte elements in no others, and its driver reserves memory for clusters where it sees them.
+BS_DEVICE void load_cta(u32 to, const void* map, int column, int row, u32 barrier) {
+    BS_PTX(tma_load(to, map, {column, row}, barrier),
+           "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+           "[%4];" ::"r"(to),
+           "l"(map), "r"(column), "r"(row), "r"(barrier)
+           : "memory");
+}
+BS_DEVICE void load_cta(u32 to, const void* map, int first, int second, int third, u32 barrier) {
+    BS_PTX(tma_load(to, map, {first, second, third}, barrier),
+           "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%0], "
+           "[%1, {%2, %3, %4}], [%5];" ::"r"(to),
+           "l"(map), "r"(first), "r"(second), "r"(third), "r"(barrier)
+           : "memory");
+}
+
 // A box of a matrix to the same place of every CTA of the cluster that `ctas` has a bit for. Each of them counts the
 // bytes at its own mbarrier.
 BS_DEVICE void load_multicast(u32 to, const void* map, int column, int row, u32 barrier, u16 ctas) {
