@@ -10,7 +10,6 @@
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
 
 #include "base.cuh"
 #include "clocks.h"
@@ -166,7 +165,6 @@ struct Machine {
     std::vector<Agent> agents{Agent{"nobody", false}};
     std::map<const void*, Waiters> flag_waiters;
     std::map<const void*, Gathering> flag_knowledge;
-    std::unordered_map<uintptr_t, struct Cell> global_cells;
     Counts counts{};
 
     Machine(const Kernel& kernel, const Launch& launch, const void* arguments)

@@ -136,7 +136,6 @@ void wgmma_commit() {
     meet_warp("wgmma.commit_group", nothing, [](const auto&) {
         Warpgroup::OfWarp& own = own_products();
         own.groups.push_back(own.issued);
-        own.committed = own.issued;
         own.is_fenced = false;
     });
 }

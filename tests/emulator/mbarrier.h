@@ -15,8 +15,8 @@ struct Mbarrier {
     Gathering arrived;  // what the arrivals of this phase know
     Lesson completed;   // what waiters of the last phase learn
     Waiters waiters;
-    uint32_t agent;                // of the bulk copies that it counts
-    Stamp initialised;             // which the async proxy and other CTAs see after a fence
+    uint32_t agent;    // of the bulk copies that it counts
+    Stamp initialised;  // which the async proxy and other CTAs see after a fence
 
     Mbarrier(Cta& cta, u32 offset, long count)
         : cta(cta), offset(offset), count(count), pending(count) {

@@ -3,7 +3,7 @@
 // With seed 0, warps take turns. Any other seed gives warps random priorities, which change now and then: one warp runs far
 // ahead of the others, or falls far behind.
 #pragma once
-#include "tmem.h"
+#include "tcgen05.h"
 #include "warpgroup.h"
 
 namespace bs::emulator {
@@ -16,6 +16,14 @@ inline void place_cta(Cta* cta) {
     if (cta) cta->shared->place();
 }
 
+// Copies and products that a thread issued have ended before its CTA does.
+inline void check_queues(const Thread& thread) {
+    BS_REQUIRE(!thread.tcgen05 || thread.tcgen05->done == thread.tcgen05->operations.size(),
+               "%s has issued tcgen05.mma or tcgen05.cp that are not done when its CTA ends", thread.name().c_str());
+    BS_REQUIRE(!thread.bulk_stores || thread.bulk_stores->done == thread.bulk_stores->groups.size(),
+               "%s has issued bulk stores that have not read shared memory when its CTA ends", thread.name().c_str());
+}
+
 // Nobody may still be about to use its shared memory.
 inline void end_cta(Cta& cta) {
     const KnownRef known = cta.at_end.known();
@@ -23,6 +31,7 @@ inline void end_cta(Cta& cta) {
         BS_REQUIRE(Known::at(known->seen, agent) >= clock,
                    "%s ends, and nothing orders that after what %s did in its shared memory", cta.name().c_str(),
                    machine->agents[agent].name.c_str());
+    for (const auto& thread : cta.threads) check_queues(*thread);
     BS_REQUIRE(!cta.tmem || cta.tmem->allocations.empty(), "%s ends with columns of TMEM allocated", cta.name().c_str());
     for (const Pending& each : machine->pending)
         for (const Cta* target : each.targets)

@@ -173,6 +173,4 @@ inline Place place_of(u32 address, u32 size, u32 alignment, const char* name) {
     return {&cta, offset};
 }
 
-inline u32 address_of(const Place& place) { return u32(place.cta->rank) << 24 | place.offset; }
-
 }  // namespace bs::emulator

@@ -89,8 +89,6 @@ void mbarrier_arrive(u32 barrier) {
 
 u32 mapa(u32 address, u32 rank) { return (address & 0xffffff) | rank << 24; }
 
-void mbarrier_expect_tx(u32 barrier, int bytes) { mbarrier_at(barrier, "mbarrier.expect_tx").expect(bytes); }
-
 void mbarrier_arrive_expect_tx(u32 barrier, int bytes) {
     Mbarrier& at = mbarrier_at(barrier, "mbarrier.arrive.expect_tx");
     at.expect(bytes);
@@ -119,8 +117,6 @@ void wait_for_flag(const u32* flag) {
 }
 
 void lower_flag(u32* flag) { *flag = 0; }
-
-void thread_fence() {}
 
 uint32_t atomic_update(u32* at, u32 (*change)(u32, u32), u32 value) {
     const u32 before = *at;

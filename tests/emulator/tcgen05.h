@@ -78,7 +78,7 @@ struct Tcgen05Queue {
     Thread& thread;
     uint32_t mma, cp;
     std::vector<std::function<void()>> operations;
-    size_t done = 0, committed = 0;
+    size_t done = 0;
 
     explicit Tcgen05Queue(Thread& thread) : thread(thread) {
         mma = machine->add_agent("tcgen05.mma of " + thread.name(), true);

@@ -80,7 +80,6 @@ static void commit_to(int ctas, std::vector<Mbarrier*> barriers) {
     Thread& self = *machine->current;
     const auto queue = (queue_of(self), self.tcgen05);
     const size_t end = queue->operations.size();
-    queue->committed = end;
     std::vector<Cta*> targets;
     for (Mbarrier* each : barriers) targets.push_back(&each->cta);
     for (Cta* each : group_of(*self.cta, ctas, "tcgen05.commit")) targets.push_back(each);

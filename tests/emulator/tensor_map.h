@@ -76,6 +76,9 @@ struct Box {
         row_pieces = u32(facts.box[0]) / u32(elements);
         BS_REQUIRE(first[0] % (is_spread ? 128 : elements) == 0, "a coordinate %lld inside a packed piece", first[0]);
         per_piece = elements;
+        // An H200 ends such a copy with an illegal instruction.
+        BS_REQUIRE(first[0] / elements * piece_bytes % 16 == 0 || is_spread,
+                   "a bulk tensor copy that begins at element %lld of a row, which is no multiple of 16 bytes", first[0]);
     }
 
     u32 rows() const {

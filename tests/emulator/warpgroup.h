@@ -22,7 +22,6 @@ struct Wgmma {
     unsigned warps = 0;  // that have issued it
     std::vector<WgmmaPart> parts = std::vector<WgmmaPart>(128);
     Gathering known;
-    bool is_done = false;
 };
 
 // The sums of a lane that products in flight add to.
@@ -36,9 +35,8 @@ struct Warpgroup {
     uint32_t agent;
     std::vector<std::unique_ptr<Wgmma>> products;
     struct OfWarp {
-        size_t issued = 0, committed = 0;  // products
-        std::vector<size_t> groups;        // where each ends
-        size_t waited = 0;                 // groups
+        size_t issued = 0;           // products
+        std::vector<size_t> groups;  // where each ends
         bool is_fenced = false;
         std::map<float*, Accumulator> sums;
     } warps[4];
@@ -122,7 +120,6 @@ inline void Warpgroup::run(Wgmma& product) {
             }
         }
     }
-    product.is_done = true;
 }
 
 inline void Warpgroup::run_until(size_t end) {

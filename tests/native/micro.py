@@ -115,7 +115,8 @@ def random_box(seed):
     row = -(-sizes[0] * item // 16) * 16 + 16 * order.randint(0, 2)
     strides = (row, row * sizes[1] + 16 * order.randint(0, 2))[: rank - 1]
     at = [order.randint(-4, size) for size in sizes]
-    at[0] = order.choice((0, inner, -inner // 2, order.randint(-8, sizes[0])))
+    step = 16 // item  # elements: copies begin at multiples of 16 bytes
+    at[0] = step * order.randint(-3, sizes[0] // step)
     count = item
     for each in box:
         count *= each

@@ -60,6 +60,13 @@ def test_random_boxes():
             assert torch.equal(case.run(), box_by_definition(case)), (seed, case.map, case.facts)
 
 
+def test_a_box_begins_at_a_multiple_of_16_bytes():
+    case = micro.random_box(0)
+    case.facts["coordinates"] = (3, 0, 0)
+    with pytest.raises(EmulatedError, match="no multiple of 16 bytes"):
+        case.run()
+
+
 def product_by_definition(case):
     """The B operand by its descriptor, A by the fragments of lanes, in float64."""
     descriptor, size = case.facts["descriptor"], case.facts["bytes"]
