@@ -98,8 +98,11 @@ def test_bytes_of_a_stage(x, w, scales, counted):
         ({"device": gpu("h200")}, "tcgen05, which sm_90 has not"),
         ({"device": gpu("rtx5090")}, "tcgen05, which sm_120 has not"),
         ({"x": "bfloat16"}, "multiplies quantised x, and x is bfloat16: give x_format"),
-        ({"x": "e4m3/32:e8m0@bits/rows"}, "reads bits/blocked, and x is in bits/rows"),
-        ({"w": "e4m3/32:e8m0@bits/rows"}, "reads bits/blocked, and w is in bits/rows"),
+        ({"x": "e4m3/32:e8m0@fragments/fragments"}, "bits/blocked, and x is in fragments"),
+        (
+            {"w": "e4m3/32:e8m0@bits/rows"},
+            "reads bits/blocked, and w is in bits/rows: w.prepare(x_format=...) once",
+        ),
         ({"w": f"{bs.NVFP4.spec}@bits/blocked"}, "scales of one kind"),
         ({"w": f"{bs.KBIT4.spec}@planes/blocked"}, "reads bits/blocked, and w is in planes"),
         ({"w": f"{bs.MXFP4.spec}@bits/blocked", "k": 8224}, "multiples of 128, not 8224"),
@@ -118,6 +121,11 @@ def test_k_is_whole_instructions(x, multiple):
     assert sm100_gemm.refuses(problem(x, k=9 * multiple)) is None
     if x.block < multiple:
         assert f"multiples of {multiple}" in sm100_gemm.refuses(problem(x, k=multiple + x.block))
+
+
+def test_scales_of_x_may_be_in_rows():
+    """As those of x that is quantised on the fly are."""
+    assert sm100_gemm.refuses(problem(x="e4m3/32:e8m0@bits/rows", w=bs.MXFP8)) is None
 
 
 def test_a_large_product_is_predicted_near_the_peak_and_says_that_it_is_predicted():

@@ -40,7 +40,9 @@ def rows_of(q, rows):
     return Parts(codes.flatten(0, 1), scale, tensor_scale, None)
 
 
-def problem_of(device, x, w, m, n, k, sms, out="float32", verb="matmul", **facts):
-    kinds = {"x": f"{x.spec}@bits/blocked", "w": f"{w.spec}@bits/blocked"}
+def problem_of(device, x, w, m, n, k, sms, out="float32", verb="matmul", rows=False, **facts):
+    """rows: scales of x are in rows."""
+    placed = "bits/rows" if rows else "bits/blocked"
+    kinds = {"x": f"{x.spec}@{placed}", "w": f"{w.spec}@bits/blocked"}
     device = replace(gpu(device), sms=sms)
     return Problem(verb=verb, m=m, n=n, k=k, out=out, device=device, **kinds, **facts)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import blockscale as bs
+from blockscale.kernels import Parts
 from blockscale.kernels.matmul import sm100_gemm
 from blockscale.kernels.matmul.block_scaled import product
 from blockscale.kernels.matmul.sm100_gemm.config import Config
@@ -95,3 +96,13 @@ def test_ragged_gated_experts(ctas, schedule):
         rows = slice(begin, begin + size)
         check_gated(y[rows], values[rows], gate[i], up[i], "silu")
         begin += size
+
+
+def test_scales_of_x_in_rows_are_blocked_for_each_batch():
+    m, n, k = 30, 70, 416
+    x, w = small(bs.MXFP8, 2, m, k), small(bs.MXFP8, 2, n, k)
+    config = Config(mma_n=128, ctas=1, panels=1, stages=3)
+    problem = problem_of(bs.MXFP8, bs.MXFP8, m, n, k, sms=2, rows=True, groups=2)
+    parts = Parts(x.codes.flatten(0, 1), x.scale.flatten(0, 1), None, None)
+    y = run(sm100_gemm, problem, config, (blocked(w),), parts)
+    assert torch.equal(y.double().view(2, m, n), exact(x) @ exact(w).mT)

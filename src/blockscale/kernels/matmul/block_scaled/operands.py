@@ -18,6 +18,7 @@ from blockscale.layouts import Layout
 from blockscale.problem import Problem
 
 LAYOUT = Layout("bits", "blocked")
+X_LAYOUTS = (LAYOUT, Layout("bits", "rows"))  # the second is blocked at each call
 _ELEMENTS = ("e2m1", "e2m3", "e3m2", "e4m3", "e5m2")
 
 
@@ -96,9 +97,11 @@ def unreadable(problem: Problem) -> str | None:
     """Why the operands are none that a block-scaled kernel reads, or None."""
     if "@" not in problem.x:
         return f"multiplies quantised x, and x is {problem.x}: give x_format"
-    for name, kind in (("x", problem.x_kind), ("w", problem.w_kind)):
-        if kind.layout != LAYOUT:
-            return f"reads {LAYOUT}, and {name} is in {kind.layout}"
+    if problem.w_kind.layout != LAYOUT:
+        wanted = "w.prepare(x_format=...) once"
+        return f"reads {LAYOUT}, and w is in {problem.w_kind.layout}: {wanted}"
+    if problem.x_kind.layout not in X_LAYOUTS:
+        return f"reads {LAYOUT}, and x is in {problem.x_kind.layout}"
     found = operands_of(problem.x_kind.format, problem.w_kind.format)
     if isinstance(found, str):
         return found

@@ -16,14 +16,14 @@ from blockscale.kernels.matmul.block_scaled.arguments import (
     code_map,
     scale_map,
 )
-from blockscale.kernels.matmul.block_scaled.operands import operands
+from blockscale.kernels.matmul.block_scaled.operands import LAYOUT, operands
 from blockscale.kernels.matmul.fragments.arguments import (
     TensorMap,
     Weight,
     add_biases,
     address_of,
 )
-from blockscale.layouts import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS
+from blockscale.layouts import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS, SCALES
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import Build, current_stream, function
@@ -108,7 +108,8 @@ class BlockScaledProduct(Launch):
         out: Tensor,
     ) -> None:
         arguments = BlockScaledArguments.from_buffer_copy(self._template)
-        held: list[Tensor | None] = [*self._add_x(arguments, x.placed(self.alignment))]
+        x = self._with_blocked_scales(x).placed(self.alignment)
+        held: list[Tensor | None] = [*self._add_x(arguments, x)]
         arguments.out, (arguments.out_stride, _) = out.data_ptr(), out.stride()
         if group_sizes is not None:
             sizes = group_sizes.contiguous()
@@ -123,9 +124,21 @@ class BlockScaledProduct(Launch):
             grid, threads, shared, stream, arguments, self._problem.device.pdl, cluster
         )
 
+    @property
+    def _x_matrices(self) -> int:
+        """Whose blocked scales are padded apart: batches, and not the groups of ragged rows."""
+        return 1 if self._problem.ragged else self._problem.groups
+
+    def _with_blocked_scales(self, x: Parts) -> Parts:
+        """Scales that are in rows, as those of x quantised on the fly are, placed anew."""
+        if self._problem.x_kind.layout == LAYOUT:
+            return x
+        rows = x.scale.reshape(self._x_matrices, self._problem.m, -1)
+        return x._replace(scale=SCALES[LAYOUT.scales].pack(rows, 1))
+
     def _add_x(self, arguments: BlockScaledArguments, x: Parts) -> Parts:
         problem, boxes = self._problem, self._launched.boxes
-        matrices = 1 if problem.ragged else problem.groups
+        matrices = self._x_matrices
         _check_scales(x.scale, matrices, problem.m, problem.k // self._operands.block)
         bits = self._operands.x_bits
         codes = code_map(x.codes, problem.rows, problem.k, bits, self._operands, boxes.x_rows)
