@@ -49,6 +49,12 @@ def test_the_text_is_on_stdout_and_the_figures_on_stderr(folder):
     assert re.search(r"MB of weights, 32 bits each .*; [\d,]+ MB of memory", result.stderr)
 
 
+def test_an_optimised_model_says_what_was_changed(folder):
+    result = run(folder, "--prompt", WORDS[3], "--max-tokens", 4, "--format", "kbit4", "--optimize")
+    assert "lm_head: kbit4" in result.stderr
+    assert "round x to int8" in result.stderr
+
+
 def test_quantised_on_load_and_by_quantize(folder, tmp_path):
     on_load = run(folder, "--prompt", "low bit", "--max-tokens", 6, "--format", "mxfp8")
     assert "8.25 bits each" in on_load.stderr

@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -183,3 +185,30 @@ def row_sums(seed):
     torch.manual_seed(seed)
     w = bs.quantize(torch.randn(40, 128), bs.NVFP4).prepare()
     return bs.matmul(torch.randn(3, 128), w).sum(1).tolist()
+
+
+INTERRUPTED = """
+import torch, blockscale as bs
+w, x = bs.quantize(torch.randn(512, 512), bs.KBIT4).prepare(), torch.randn(512, 512)
+expected = bs.matmul(x, w)
+try:
+    print("begun", flush=True)
+    while True:
+        bs.matmul(x, w)
+except KeyboardInterrupt:
+    print(torch.equal(bs.matmul(x, w), expected))
+"""
+
+
+@pytest.mark.fault(
+    "SIGINT while a product runs on all threads",
+    outcome="KeyboardInterrupt once the product is done; the next one is right",
+)
+def test_a_product_may_be_interrupted():
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout.readline() == "begun\n"
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate(timeout=hanging.SECONDS)
+    assert out == "True\n"

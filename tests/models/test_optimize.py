@@ -152,6 +152,8 @@ def test_what_is_left_is_said():
     with pytest.raises(TypeError, match="model must be an nn"):
         bs.optimize_("model")
     model = tiny()
+    with pytest.raises(ValueError, match='x_format must be "int8" or None, got'):
+        bs.optimize_(model, x_format="mxfp8")
     model.model.layers[1].mlp.up_proj = torch.nn.Linear(64, 160, bias=False)
     report = bs.optimize_(model, head=False)
     assert "left: decoding, layer by layer: layer 1: a Linear is not a quantised" in str(report)

@@ -23,6 +23,13 @@ def generate_text(
     dtype: ModelDtype = None,
     device: Device = "cpu",
     chat: Annotated[bool, typer.Option(help="Use the tokenizer's chat template.")] = True,
+    optimize: Annotated[
+        bool,
+        typer.Option(
+            help="For a quantised model on a CPU: pack the output head, round x to int8 and let "
+            "a token pass all layers in one call.",
+        ),
+    ] = False,
 ) -> None:
     """Answer a prompt with the likeliest token at each step, as it is written.
 
@@ -45,6 +52,8 @@ def generate_text(
         if models.is_quantized(model):
             raise ValueError(f"{path} is quantised already: --format needs the unquantised model")
         recipe.apply_(model, x_format=x_format)
+    if optimize:
+        out.note(str(models.optimize_(model, x_format=x_format or "int8")))
     written = models.generate(model, tokenizer, prompt, max_tokens, chat=chat, on_text=out.write)
     out.write("\n")
     facts = {

@@ -12,7 +12,7 @@ from blockscale.formats import Format
 from blockscale.formats import format as find_format
 from blockscale.models.decoder import FastDecoder
 from blockscale.nn.linear import Linear
-from blockscale.nn.packed import PackedModule, known_x_format
+from blockscale.nn.packed import PackedModule
 from blockscale.nn.quantize import quantize_
 from blockscale.nn.selection import HEADS, matches
 from blockscale.runtime import load_native, usable_threads
@@ -47,7 +47,8 @@ def optimize_(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"optimize_: model must be an nn.Module, got {type(model).__name__}")
-    known_x_format(x_format)
+    if x_format not in (None, "int8"):
+        raise ValueError(f'optimize_: x_format must be "int8" or None, got {x_format!r}')
     layers = [module for module in model.modules() if isinstance(module, Linear)]
     if not layers:
         raise ValueError("optimize_: no layer is quantised: bs.quantize_(model, bs.KBIT4) first")
