@@ -25,8 +25,9 @@ E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 def problem(format, verb="matmul", x=BLOCKED, **changes):
-    found = example(verb, format, gpu("b200"), m=16, x=str(Kind(format, x)), layout=BLOCKED)
-    return replace(found, **changes)
+    placed = str(Kind(format, x))
+    found = example(verb, format, gpu("b200"), m=16, x=placed, layout=BLOCKED)
+    return replace(found, **{"x": placed, **changes})
 
 
 def decoded(values):

@@ -12,7 +12,7 @@ from tiny_models import EXTRA, make_tiny
 def foreign(request, monkeypatch):
     """As on a machine whose kernels read another layout than the canonical one."""
 
-    def prepared_layout(format, target):
+    def prepared_layout(format, target, x_format=None):
         codes = "cpu_tiles" if request.param == "cpu_tiles" else canonical(format).codes
         return Layout(codes, request.param)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from blockscale import ops
 from blockscale.checkpoint import Checkpoint
 from blockscale.formats import Format
-from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import Device
 
@@ -74,7 +73,15 @@ def with_x(problems: list[Problem], format: Format | None, command: str) -> list
         return problems
     for problem in problems:
         ops.check_block(command, "x", problem.k, format)
-    return [replace(problem, x=str(Kind(format, canonical(format)))) for problem in problems]
+    return [_with_quantised_x(problem, format) for problem in problems]
+
+
+def _with_quantised_x(problem: Problem, format: Format) -> Problem:
+    """Both operands as they are prepared for each other."""
+    weights = problem.w_kind.format
+    kind = Kind(weights, ops.prepared_layout(weights, problem.device, format))
+    place = ops.x_layout(format, kind, problem.device)
+    return replace(problem, x=str(Kind(format, place)), w=str(kind))
 
 
 def _experts(checkpoint: Checkpoint) -> dict[str, set[str]]:

@@ -9,6 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from blockscale.kernels.contract import Config, Parts
+from blockscale.layouts import Layout
 from blockscale.numerics import group_slices
 from blockscale.problem import Kind, Problem
 
@@ -46,6 +47,18 @@ def unpack_rows(
     codes, scale = layout.slice_rows(parts.codes, parts.scale, format, shape, rows)
     cut = (rows.stop - rows.start, shape[1])
     return layout.unpack_codes(codes, format, cut), layout.unpack_scale(scale, format, cut)
+
+
+def in_rows(problem: Problem, x: Parts) -> tuple[Parts, Kind]:
+    """Quantised x with its scales in rows: blocked ones, which each matrix has padded, placed
+    anew."""
+    format, layout = problem.x_kind
+    if layout.scales != "blocked":
+        return x, problem.x_kind
+    matrices = 1 if problem.ragged else problem.groups
+    shape = (matrices, problem.rows // max(matrices, 1), problem.k)
+    scale = layout.unpack_scale(x.scale.reshape(matrices, -1), format, shape).flatten(0, 1)
+    return x._replace(scale=scale), Kind(format, Layout(layout.codes, "rows"))
 
 
 def rows_of_groups(problem: Problem, group_sizes: Tensor | None) -> list[tuple[int, int]]:

@@ -72,6 +72,26 @@ def atom_view(storage: Tensor, rows: int, columns: int) -> Tensor:
     return in_memory.permute([order.index(mode) for mode in range(len(order))])
 
 
+def atom_storage(view: Tensor, rows: int, columns: int) -> Tensor:
+    """The inverse of `atom_view`: blocked bytes [l, bytes] of a view [32, 4, rest_m, 4, rest_k, l].
+
+    A view of the same memory, which must hold the atoms one after the other.
+    """
+    order, extents = _memory_order(rows, columns, view.shape[-1])
+    if list(view.shape) != extents:
+        raise ValueError(
+            f"atom_storage: {rows} x {columns} scales of {view.shape[-1]} matrices are a view "
+            f"{extents}, got {list(view.shape)}"
+        )
+    in_memory = view.permute(order)
+    if not in_memory.is_contiguous():
+        raise ValueError(
+            f"atom_storage: the view's strides {view.stride()} are not those of atoms in memory, "
+            f"so its bytes would have to be copied: give them as [l, bytes]"
+        )
+    return in_memory.view(view.shape[-1], -1)
+
+
 def _memory_order(rows: int, columns: int, batches: int) -> tuple[list[int], list[int]]:
     """The six modes of `atom_view` from the slowest to the fastest, and their extents.
 

@@ -85,6 +85,8 @@ class PackedModule(nn.Module):
     What `_held` gives is never written to: a change of place or a load makes new buffers.
     """
 
+    x_format: Format | str | None = None  # what inputs are quantised to
+
     def __init__(self) -> None:
         super().__init__()
         self._meanings: dict[str, _Meaning] = {}
@@ -137,7 +139,8 @@ class PackedModule(nn.Module):
         if made is None:
             with _changing:
                 meaning, q = self._meanings[name], self._make(name)
-                ready = q.layout == ops.prepared_layout(q.format, device_of(q.device))
+                x = None if self.x_format is None else activation_format(self.x_format)
+                ready = q.layout == ops.prepared_layout(q.format, device_of(q.device), x)
                 made = _Made(meaning, q, ready)
                 self._made = {**self._made, name: made}  # a new dict, as in `_hold`
         return made
@@ -196,7 +199,7 @@ class PackedModule(nn.Module):
                 if self._known(name).ready:
                     continue
                 refuse_capture(q.device)
-                ready, handover = _owned(q.prepare()).freeze(), None
+                ready, handover = _owned(q.prepare(x_format=self.x_format)).freeze(), None
                 if q.device.type == "cuda":
                     keep_until_read(q.tensors, q.device)
                     handover = Handover(ready.tensors, q.device)

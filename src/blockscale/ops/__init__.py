@@ -25,7 +25,7 @@ from blockscale.ops.gradients import (
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain
 from blockscale.ops.plan import Plan, make_plan, why_copied
-from blockscale.ops.prepared import prepared_layout
+from blockscale.ops.prepared import prepared_layout, x_layout
 from blockscale.ops.product_ops import (
     gated_matmul,
     grouped_gated_matmul,
@@ -109,4 +109,5 @@ __all__ = [
     "tune",
     "versions",
     "why_copied",
+    "x_layout",
 ]

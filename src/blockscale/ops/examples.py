@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from blockscale.formats import CATALOGUE, MXFP4, MXFP8, NVFP4, Format
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import rules_of
-from blockscale.ops.prepared import prepared_layout
-from blockscale.problem import Kind, Problem
+from blockscale.ops.prepared import prepared_layout, x_layout
+from blockscale.problem import Kind, Problem, parse_kind
 from blockscale.runtime import Device
 
 _N, _K = 14336, 4096
@@ -35,10 +35,14 @@ def example(
     derives: bool = False,
     layout: Layout | None = None,
 ) -> Problem | None:
-    """None where the verb has no meaning for the format. layout: of the weights, where it is not
-    the one that the device's kernels read."""
+    """None where the verb has no meaning for the format. x: a dtype, or the kind of a quantised x,
+    which is placed as kernels read it. layout: of the weights, where it is not the one that the
+    device's kernels read."""
     kept = Kind(format, canonical(format))
-    ready = Kind(format, layout or prepared_layout(format, device))
+    x_format = parse_kind(x).format if "@" in x else None
+    ready = Kind(format, layout or prepared_layout(format, device, x_format))
+    if x_format is not None:
+        x = str(Kind(x_format, x_layout(x_format, ready, device)))
     if verb == "tensor_scale" and not format.has_tensor_scale:
         return None
     out = {"tensor_scale": "float32", "quantize": "uint8", "repack": "uint8"}.get(verb)

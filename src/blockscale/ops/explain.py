@@ -110,12 +110,14 @@ class Explanation:
 
     def _weights(self) -> str:
         format, layout = self.problem.w_kind
-        wanted = prepared_layout(format, self.problem.device)
+        x = self.problem.x_kind.format if "@" in self.problem.x else None
+        wanted = prepared_layout(format, self.problem.device, x)
+        how = "w.prepare()" if wanted.scales != "blocked" else "w.prepare(x_format=...)"
         if self.copied:
             return f"in {layout}, copied at every call: {self.copied}; q.clone() once mends that"
         if layout == wanted:
             return f"in {layout}, the layout this target's kernels read"
-        return f"in {layout}; this target's kernels read {wanted}: w.prepare() once"
+        return f"in {layout}; this target's kernels read {wanted}: {how} once"
 
 
 def explain(

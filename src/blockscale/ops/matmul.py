@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from blockscale.formats import parse_spec
-from blockscale.layouts import canonical
 from blockscale.numerics import parse_activation
 from blockscale.ops import validate
 from blockscale.ops.choose import bind, choose
 from blockscale.ops.operand import Operand, as_groups, as_rows
-from blockscale.ops.quantize import quantize_activations
+from blockscale.ops.prepared import x_layout
+from blockscale.ops.quantize import quantize_activations, quantize_blocked_activations
 from blockscale.problem import Kind, Problem, dtype_name
 from blockscale.runtime import checks_enabled, device_of, is_deterministic
 
@@ -49,7 +49,7 @@ class MatmulCall:
         names = ("gate", "up") if self.activation else ("w",)
         for name, each in zip(names, self.weights, strict=True):
             validate.check_weight(verb, name, each)
-        validate.check_x(verb, x, weight.shape[-1])
+        validate.check_x(verb, x, weight, self.group_sizes is not None)
         bias_shape = (*weight.shape[:-2], weight.shape[-2])
         for name, bias in zip(names, self.biases, strict=True):
             validate.check_bias(
@@ -106,8 +106,12 @@ class MatmulCall:
         """x as the kernel sees it: quantised, where it is to be quantised on the fly."""
         if not self.x_format:
             return self.x.label
+        return str(self._x_kind())
+
+    def _x_kind(self) -> Kind:
+        """Of x that is quantised on the fly."""
         format = parse_spec(self.x_format)
-        return str(Kind(format, canonical(format)))
+        return Kind(format, x_layout(format, self.weights[0].parsed, device_of(self.x.device)))
 
     def problem(self) -> Problem:
         """The facts that choose the kernel."""
@@ -179,7 +183,12 @@ def quantizes_x(problem: Problem) -> bool:
 
 
 def _with_quantized_x(call: MatmulCall) -> MatmulCall:
-    x = quantize_activations(call.x.tensors[0], call.x_format, call.x_codebook, call.x_tensor_scale)
+    kind, given, scale = call._x_kind(), call.x.tensors[0], call.x_tensor_scale
+    if kind.layout.scales == "blocked":
+        batched = call.group_sizes is None and len(call.weights[0].shape) == 3
+        x = quantize_blocked_activations(given, kind, scale, given.shape[0] if batched else 1)
+    else:
+        x = quantize_activations(given, call.x_format, call.x_codebook, scale)
     return replace(call, x=x, x_format="", x_codebook=(), x_tensor_scale=None)
 
 

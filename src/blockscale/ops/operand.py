@@ -62,7 +62,8 @@ def as_groups(operand: Operand) -> Parts:
 
 
 def as_rows(operand: Operand) -> Tensor | Parts:
-    """x as [rows, k], whatever its leading dimensions; one tensor scale per row."""
+    """x as [rows, k], whatever its leading dimensions; one tensor scale per row. Blocked scales are
+    [matrices, bytes]."""
     lead = tuple(operand.shape[:-1])
     rows = prod(lead)
     if operand.is_plain:
@@ -71,9 +72,11 @@ def as_rows(operand: Operand) -> Tensor | Parts:
     codes, scale, tensor_scale, codebook = operand.parts()
     if tensor_scale is not None:
         tensor_scale = spread_over_rows(tensor_scale, lead).reshape(rows)
+    # Blocked scales are those of each matrix, padded: they have no rows.
+    blocked = operand.parsed.layout.scales == "blocked"
     return Parts(
         codes.reshape(rows, codes.shape[-1]),
-        scale.reshape(rows, scale.shape[-1]),
+        scale.reshape(-1 if blocked else rows, scale.shape[-1]),
         tensor_scale,
         codebook,
     )

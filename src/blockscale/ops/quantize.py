@@ -127,15 +127,7 @@ def quantize_activations(
     format = parse_spec(spec)
     kind = Kind(format, canonical(format))
     rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
-    if not format.has_tensor_scale:
-        tensor_scale = None
-    elif tensor_scale is not None:
-        tensor_scale = tensor_scale.expand(x.shape[:-1]).reshape(len(rows))
-    codebook = kept_codebook(tuple(table), x.device) if table else None
-    if format.has_tensor_scale and tensor_scale is None:
-        codes, scale, tensor_scale = _quantize_deriving(rows, kind, codebook)
-    else:
-        codes, scale = run_quantize(rows, kind, "absmax", tensor_scale, codebook)
+    codes, scale, tensor_scale, codebook = _quantize_rows(rows, kind, table, tensor_scale, x)
     tensors = [part for part in (codes, scale, tensor_scale, codebook) if part is not None]
     shape = list(x.shape)
     if x.dim() != 2:
@@ -146,17 +138,56 @@ def quantize_activations(
     return Operand(tensors, str(kind), shape)
 
 
+def quantize_blocked_activations(
+    x: Tensor, kind: Kind, tensor_scale: Tensor | None, matrices: int
+) -> Operand:
+    """The same with blocked scales, as block-scaled tensor cores read them: of each of so many
+    matrices of rows."""
+    *lead, k = x.shape
+    rows = x.reshape(matrices, prod(lead) // max(matrices, 1), k)
+    codes, scale, tensor_scale, _ = _quantize_rows(rows, kind, (), tensor_scale, x)
+    tensors = [codes.reshape(*lead, codes.shape[-1]), scale]
+    if tensor_scale is not None:
+        tensors.append(tensor_scale.reshape(lead))
+    return Operand(tensors, str(kind), list(x.shape))
+
+
+def _quantize_rows(
+    rows: Tensor,  # [..., rows, k]
+    kind: Kind,
+    table: Sequence[float],
+    tensor_scale: Tensor | None,
+    x: Tensor,  # the same as it was given
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Codes, scale, tensor scales and codebook."""
+    format = kind.format
+    codebook = kept_codebook(tuple(table), rows.device) if table else None
+    if not format.has_tensor_scale:
+        return (*run_quantize(rows, kind, "absmax", None, codebook), None, codebook)
+    if tensor_scale is None:
+        return (*_quantize_deriving(rows, kind, codebook), codebook)
+    each = tensor_scale.expand(x.shape[:-1]).reshape(rows.shape[:-1])
+    return (*run_quantize(rows, kind, "absmax", each, codebook), each, codebook)
+
+
 def _quantize_deriving(
     rows: Tensor, kind: Kind, codebook: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes, scale and tensor scales of x [rows, k], by one launch."""
-    m, k = rows.shape
-    codes, scale = storage(kind, (m, k), rows.device)
-    tensor_scale = torch.ones(m, dtype=torch.float32, device=rows.device)
+    """Codes, scale and tensor scales of x [rows, k] or [matrices, rows, k], by one launch."""
+    *lead, m, k = rows.shape
+    groups = prod(lead)
+    codes, scale = storage(kind, tuple(rows.shape), rows.device)
+    tensor_scale = torch.ones(rows.shape[:-1], dtype=torch.float32, device=rows.device)
     if rows.numel():
         where = device_of(rows.device)
-        problem = _problem(m, k, "absmax", rows.dtype, str(kind), where, derives=True)
-        bind(problem)(rows[None], tensor_scale[None], codebook, codes[None], scale[None])
+        problem = _problem(groups * m, k, "absmax", rows.dtype, str(kind), where, derives=True)
+        bind(problem)(
+            rows.view(groups, m, k),
+            tensor_scale.view(groups, m),
+            codebook,
+            codes.view(groups, *codes.shape[len(lead) :]),
+            scale.view(groups, *scale.shape[len(lead) :]),
+        )
     return codes, scale, tensor_scale
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from blockscale.formats import Format, parse_spec
-from blockscale.layouts import canonical
+from blockscale.layouts import Layout, canonical
 from blockscale.ops.operand import Operand
 from blockscale.runtime import checks_enabled
 
@@ -46,16 +46,25 @@ def check_devices(verb: str, named: Sequence[tuple[str, torch.device | None]]) -
             )
 
 
-def check_x(verb: str, x: Operand, k: int) -> None:
+def check_x(verb: str, x: Operand, w: Operand, grouped: bool) -> None:
+    k = w.shape[-1]
     if len(x.shape) < 1 or x.shape[-1] != k:
         raise ValueError(f"{verb}: x has k={x.shape[-1] if x.shape else 0} but w has k={k}")
     if x.is_plain:
         check_float(verb, "x", x.tensors[0])
-    elif x.parsed.layout != canonical(x.parsed.format):
+    elif x.parsed.layout != canonical(x.parsed.format) and not _blocked_alike(x, w, grouped):
         raise ValueError(
             f"{verb}: x is packed as {x.parsed.layout}; a quantised x must be in its canonical "
             f"layout: x.pack({str(canonical(x.parsed.format))!r})"
         )
+
+
+def _blocked_alike(x: Operand, w: Operand, grouped: bool) -> bool:
+    """Blocked scales of x are taken where those of the weights are blocked, and where the matrices
+    of x are those of the product: one, or as many as w has."""
+    places = [each.parsed.layout for each in (x, w)]
+    matrices = 2 if grouped else len(w.shape)
+    return places == [Layout("bits", "blocked")] * 2 and len(x.shape) == matrices
 
 
 def check_x_tensor_scale(verb: str, x: Operand, x_format: str, scale: Tensor | None) -> None:

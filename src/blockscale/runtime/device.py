@@ -88,6 +88,11 @@ class Device:
         return (10, 0) <= self.capability < (12, 0)
 
     @property
+    def block_scaled(self) -> bool:
+        """Tensor cores take block scales, by one instruction or another."""
+        return self.capability >= (10, 0)
+
+    @property
     def block_scale_mma(self) -> bool:
         """`mma.sync` takes block scales."""
         return self.capability[0] == 12

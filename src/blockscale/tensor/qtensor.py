@@ -19,14 +19,15 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import CATALOGUE, MXFP4, NVFP4, Codebook, Format
+from blockscale.formats import CATALOGUE, MXFP4, NVFP4, Codebook, Format, activation_format
 from blockscale.formats import format as find_format
-from blockscale.layouts import Layout, canonical
+from blockscale.layouts import Layout, atom_storage, canonical
 from blockscale.layouts import layout as find_layout
 from blockscale.numerics import check_rule, element_map, mxfp4_scales_to_nvfp4
 from blockscale.problem import Kind
 from blockscale.runtime import device_of, resolve_device
 from blockscale.tensor.index import parse_index
+from blockscale.tensor.views import as_bytes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,12 +68,18 @@ class QTensor:
         *,
         tensor_scale: Tensor | None = None,
         codebook: Tensor | None = None,
+        layout: Layout | str | None = None,
     ) -> QTensor:
-        """From canonical bytes, as files hold them: codes [..., n, bytes], scale [..., n, bytes].
+        """From bytes as they are, without a copy: codes [..., n, bytes], scale [..., n, bytes].
 
         A tensor scale or a codebook that is left out is 1, or the format's own table.
+
+        layout   where the bytes sit, if not as files hold them. With "blocked", scale has the atoms
+                 of each matrix, [..., bytes], or is the view [32, 4, rest_m, 4, rest_k, l] of them.
+                 Codes and scales may have torch's float4 and float8 dtypes
         """
         format = find_format(format)
+        codes, scale = as_bytes(codes), as_bytes(scale)
         if codes.dim() < 2:
             raise ValueError(f"codes must be [..., n, bytes], got shape {tuple(codes.shape)}")
         if tensor_scale is None and format.has_tensor_scale:
@@ -80,7 +87,13 @@ class QTensor:
         if codebook is None and format.codebook:
             codebook = torch.tensor(format.codebook, dtype=torch.float32, device=codes.device)
         shape = (*codes.shape[:-1], codes.shape[-1] * 8 // format.element.bits)
-        q = cls(format, shape, codes, scale, tensor_scale, codebook, canonical(format))
+        place = canonical(format) if layout is None else find_layout(layout, canonical(format))
+        if place.codes not in ("bits", "planes"):
+            raise ValueError(f"from_storage: codes are bits or planes, not {place.codes}")
+        if place.scales == "blocked" and scale.dim() == 6:
+            flat = atom_storage(scale, shape[-2], shape[-1] // format.block)
+            scale = flat.view(*shape[:-2], flat.shape[-1])
+        q = cls(format, shape, codes, scale, tensor_scale, codebook, place)
         _check_values(q)
         return q
 
@@ -99,8 +112,13 @@ class QTensor:
             changed = format.replace(codebook=parts["codebook"].tolist())
             format = next((each for each in CATALOGUE.values() if each == changed), changed)
         codes, scale = parts["codes"], parts["scale"]
-        others = {role: parts[role] for role in format.roles[2:]}
-        return cls.from_storage(format, codes, scale, **others)
+        return cls.from_storage(
+            format,
+            codes,
+            scale,
+            tensor_scale=parts.get("tensor_scale"),
+            codebook=parts.get("codebook"),
+        )
 
     # --- facts -------------------------------------------------------------------------------
 
@@ -190,14 +208,22 @@ class QTensor:
         )
         return replace(self, codes=codes, scale=scale, layout=target, frozen=False)
 
-    def prepare(self, device: torch.device | str | None = None) -> QTensor:
+    def prepare(
+        self,
+        device: torch.device | str | None = None,
+        x_format: Format | str | None = None,
+    ) -> QTensor:
         """On `device`, in the one layout that its kernels read, for every m.
+
+        x_format   what x will be quantised to in products with it. Where the device's tensor cores
+                   multiply such operands as they are, on Blackwell, scales are blocked for them
 
         Bytes that are packed here are nobody else's, and frozen (see `freeze`), but in inference
         mode, whose tensors count no writes.
         """
         moved = self if device is None else self.to(device)
-        packed = moved.pack(ops.prepared_layout(self.format, device_of(moved.device)))
+        x = None if x_format is None else activation_format(x_format)
+        packed = moved.pack(ops.prepared_layout(self.format, device_of(moved.device), x))
         if packed is moved or packed.codes.is_inference():
             return packed
         scale, table = packed.tensor_scale, packed.codebook

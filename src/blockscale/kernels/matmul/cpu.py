@@ -33,7 +33,7 @@ from blockscale.kernels.native import (
     native_refusal,
     streams,
 )
-from blockscale.kernels.panels import matrix, rows_of_groups
+from blockscale.kernels.panels import in_rows, matrix, rows_of_groups
 from blockscale.kernels.repack.cpu import CPU_TILES, can_pack, pack
 from blockscale.layouts import Layout
 from blockscale.numerics import Activation, parse_activation
@@ -248,11 +248,12 @@ def _pack(
 def _rows_of(problem: Problem, config: Config, x: Tensor | Parts) -> Rows:
     if isinstance(x, Tensor):
         return Rows(x if x.stride(-1) == 1 else x.contiguous(), None, None)
+    x, kind = in_rows(problem, x)
     x = x.placed(Launch.alignment)  # one tensor scale may be spread over all rows
     if config.algorithm == "int8":
         return Rows(x.codes, x.tensor_scale, x.scale)
     every, shape = slice(0, problem.rows), (problem.rows, problem.k)
-    return Rows(decoded_rows(problem.x_kind, config, x, shape, every), x.tensor_scale, None)
+    return Rows(decoded_rows(kind, config, x, shape, every), x.tensor_scale, None)
 
 
 def _multiply(

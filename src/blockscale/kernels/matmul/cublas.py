@@ -125,9 +125,14 @@ def _x(problem: Problem, x: Tensor | Parts) -> tuple[Tensor, Tensor | None]:
     dtype = multiplied_dtype(problem)
     if isinstance(x, Tensor):
         return x.to(dtype), None
-    parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
-    shape = problem.rows, problem.k
-    return decode_rows(problem.x_kind, parts, slice(0, shape[0]), shape, dtype)[0], x.tensor_scale
+    # Blocked scales are those of each matrix, padded.
+    blocked = problem.x_kind.layout.scales == "blocked"
+    matrices = problem.groups if blocked and not problem.ragged else 1
+    shape = problem.rows // max(matrices, 1), problem.k
+    codes, scale = (each.reshape(matrices, -1, each.shape[-1]) for each in (x.codes, x.scale))
+    parts = Parts(codes, scale.flatten(1) if blocked else scale, None, x.codebook)
+    values = decode_rows(problem.x_kind, parts, slice(0, shape[0]), shape, dtype)
+    return values.flatten(0, 1), x.tensor_scale
 
 
 def _panel(

@@ -12,6 +12,7 @@ from torch import Tensor
 from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.panels import (
     PanelConfig,
+    in_rows,
     matrix,
     panel_configs,
     panels,
@@ -88,6 +89,7 @@ def _x_rows(problem: Problem, x: Tensor | Parts, rows: slice) -> tuple[Tensor, T
     """float64 rows of x, decode * scale where it is quantised, and their tensor scales."""
     if isinstance(x, Tensor):
         return widen(x[rows]), None
-    codes, scale = unpack_rows(x, problem.x_kind, (problem.rows, problem.k), rows)
-    values = scaled_values(codes, scale, problem.x_kind.format, x.codebook)
+    x, kind = in_rows(problem, x)
+    codes, scale = unpack_rows(x, kind, (problem.rows, problem.k), rows)
+    values = scaled_values(codes, scale, kind.format, x.codebook)
     return values, None if x.tensor_scale is None else x.tensor_scale[rows]
