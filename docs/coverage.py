@@ -71,11 +71,7 @@ def _taken(kernel: Kernel, verb: str, device: Device) -> str:
 
 def _examples(verb: str, format: Format, device: Device) -> Iterator[Problem]:
     """Problems of the verb, such as a decoding step and a prompt have."""
-    layouts = {
-        canonical(format),
-        prepared_layout(format, device),
-        prepared_layout(format, device, format),
-    }
+    layouts = {canonical(format), prepared_layout(format, device)}
     quantised = str(Kind(format, canonical(format)))
     for layout, m in product(sorted(layouts, key=str), (1, 256)):
         for x in ("bfloat16", quantised) if verb.endswith("matmul") else ("bfloat16",):
