@@ -17,7 +17,7 @@ from blockscale.kernels.matmul.sm100_gemm.config import Config
 from native.emulated_block_scaled import blocked, problem_of, rows_of, small
 from native.emulated_products import run
 from native.host_function import SCHEDULES, maps_on_the_host, on_the_host, scheduled
-from products import check_gated, exact
+from products import check, check_gated, exact
 
 problem_of = partial(problem_of, "b200")
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
@@ -99,10 +99,21 @@ def test_ragged_gated_experts(ctas, schedule):
 
 
 def test_scales_of_x_in_rows_are_blocked_for_each_batch():
-    m, n, k = 30, 70, 416
+    """Six tiles of one CTA, whose accumulators share no columns."""
+    m, n, k = 30, 300, 416
     x, w = small(bs.MXFP8, 2, m, k), small(bs.MXFP8, 2, n, k)
     config = Config(mma_n=128, ctas=1, panels=1, stages=3)
-    problem = problem_of(bs.MXFP8, bs.MXFP8, m, n, k, sms=2, rows=True, groups=2)
+    problem = problem_of(bs.MXFP8, bs.MXFP8, m, n, k, sms=1, rows=True, groups=2)
     parts = Parts(x.codes.flatten(0, 1), x.scale.flatten(0, 1), None, None)
     y = run(sm100_gemm, problem, config, (blocked(w),), parts)
     assert torch.equal(y.double().view(2, m, n), exact(x) @ exact(w).mT)
+
+
+def test_random_numbers_are_within_the_bound():
+    """Tensor cores align 32 products and cut them, and the sum, toward zero."""
+    m, n, k = 20, 30, 416
+    x, w = bs.quantize(torch.randn(m, k), bs.MXFP8), bs.quantize(torch.randn(n, k), bs.MXFP8)
+    config = Config(mma_n=128, ctas=1, panels=1, stages=3)
+    problem = problem_of(bs.MXFP8, bs.MXFP8, m, n, k, sms=1)
+    y = run(sm100_gemm, problem, config, (blocked(w),), rows_of(x, m))
+    check(y, exact(x), exact(w), torch.float32, torch.float32)

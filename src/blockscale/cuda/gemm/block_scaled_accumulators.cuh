@@ -5,6 +5,9 @@
 // been read out of the accumulator's own columns, and tile t - 1 out of the shared ones, which the epilogue therefore
 // reads first.
 //
+// Epilogue warps take tiles in order, so that `shared` of tile t - 1 implies `own` of tile t - 2: without shared columns,
+// `own` alone holds the issuer back.
+//
 // mbarriers: `full` of each accumulator, by tcgen05.commit; `own` of each and `shared`, one arrival of each epilogue warp,
 // of both CTAs of a pair at the even one.
 #pragma once
