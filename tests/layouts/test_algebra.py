@@ -175,3 +175,16 @@ def test_swizzle_of_128_byte_rows():
             assert swizzle(row * 128 + chunk * 16 + 5) == row * 128 + (chunk ^ row % 8) * 16 + 5
     with pytest.raises(ValueError, match="shift"):
         Swizzle(3, 0, 2)
+
+
+def test_a_swizzle_composes_with_a_layout():
+    """128 bytes a row, as TMA writes them: 16-byte words of row r are exchanged by r % 8."""
+    rows = Strided((16, 128), (128, 1))
+    swizzled = Swizzle(3, 4, 3).compose(rows)
+    for r in range(16):
+        for byte in range(128):
+            assert swizzled(r, byte) == 128 * r + (byte // 16 ^ r % 8) * 16 + byte % 16
+    assert sorted(swizzled.offsets()) == list(range(swizzled.size))
+    words = swizzled.compose(Strided((8, 8), (1, 256)))  # the first 16-byte words of 8 rows
+    assert [words(i, 0) for i in range(8)] == [swizzled(i, 0) for i in range(8)]
+    assert str(swizzled) == "Sw<3,4,3> o (16,128):(128,1)"

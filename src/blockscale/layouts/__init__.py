@@ -1,6 +1,6 @@
 """Where codes and scales sit: pack, unpack, storage shape; pure functions of shape."""
 
-from blockscale.layouts.algebra import Strided, Swizzle, tile_to_shape
+from blockscale.layouts.algebra import Strided, Swizzle, Swizzled, tile_to_shape
 from blockscale.layouts.blocked import (
     ATOM_BYTES,
     ATOM_COLUMNS,
@@ -22,6 +22,7 @@ __all__ = [
     "Layout",
     "Strided",
     "Swizzle",
+    "Swizzled",
     "atom_storage",
     "atom_view",
     "blocked_scales",

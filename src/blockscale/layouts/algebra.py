@@ -247,5 +247,36 @@ class Swizzle:
         source = offset >> (self.base + max(self.shift, 0)) & ((1 << self.bits) - 1)
         return offset ^ source << (self.base + max(-self.shift, 0))
 
+    def compose(self, layout: Strided) -> Swizzled:
+        """self(layout(coordinate)): where a swizzled memory holds what the layout places."""
+        return Swizzled(self, layout)
+
     def __str__(self) -> str:
         return f"Sw<{self.bits},{self.base},{self.shift}>"
+
+
+@dataclass(frozen=True)
+class Swizzled:
+    """A layout whose offsets are swizzled, as in shared memory that TMA has written."""
+
+    swizzle: Swizzle
+    layout: Strided
+
+    @property
+    def size(self) -> int:
+        """How many coordinates there are."""
+        return self.layout.size
+
+    def __call__(self, *coord: Nested) -> int:
+        return self.swizzle(self.layout(*coord))
+
+    def offsets(self) -> Iterator[int]:
+        """Offsets of the coordinates 0 .. size - 1, first mode fastest."""
+        return map(self.swizzle, self.layout.offsets())
+
+    def compose(self, inner: Strided) -> Swizzled:
+        """self(inner(coordinate)), with the shape of `inner`."""
+        return Swizzled(self.swizzle, self.layout.compose(inner))
+
+    def __str__(self) -> str:
+        return f"{self.swizzle} o {self.layout}"
