@@ -5,6 +5,7 @@
 
 #include "abi.h"
 #include "cpu_tiles.h"
+#include "isa/detect.h"
 #include "products/int8_table.h"
 #include "products/kernels.h"
 #include "products/pick.h"
@@ -13,29 +14,11 @@
 #include "runtime/openmp.h"
 #include "runtime/threads.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 using namespace blockscale;
 
 namespace {
-
-#if defined(__x86_64__)
-// AMX: the CPU has it, and the kernel lets this process use it.
-bool amx_usable() {
-  unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
-  if ((d & wanted) != wanted) return false;
-  const long request_permission = 0x1023, tile_data = 18;
-  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-}
-#endif
 
 // Calls work(group, tile, memory) for every `step`-th tile of every group that has rows, on all threads; `memory`
 // has `bytes` and is a thread's own.
@@ -119,18 +102,7 @@ void multiply_by_amx(const Matmul& call) {
 EXPORT int bs_abi_version() { return ABI_VERSION; }
 
 // The best instruction set of this CPU.
-EXPORT int bs_best_isa() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return SCALAR;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
-    return AVX2;
-  return amx_usable() ? AMX : AVX512;
-#else
-  return SCALAR;
-#endif
-}
+EXPORT int bs_best_isa() { return best_isa(); }
 
 // Nonzero where work runs on these threads from now on.
 EXPORT int bs_share_openmp(const OpenMp* openmp) { return share_openmp(*openmp); }

@@ -13,7 +13,7 @@ from blockscale.runtime import load_native, native
 
 _loaded = load_native()
 MISSING = f"no native library: {_loaded}" if isinstance(_loaded, str) else ""
-ISAS = () if isinstance(_loaded, str) else native.ISAS[: native.ISAS.index(_loaded.isa) + 1]
+ISAS = () if isinstance(_loaded, str) else native.isas_up_to(_loaded.isa)
 
 
 @dataclass(frozen=True)

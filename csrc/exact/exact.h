@@ -42,5 +42,6 @@ void arrange_int8(const Int8Arrangement& work);
 BLOCKSCALE_EXACT(exact_scalar)
 BLOCKSCALE_EXACT(exact_avx2)
 BLOCKSCALE_EXACT(exact_avx512)
+BLOCKSCALE_EXACT(exact_neon)
 
 }  // namespace blockscale

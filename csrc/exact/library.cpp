@@ -18,6 +18,8 @@ constexpr int64_t LEAST_WORK = 1 << 14;  // numbers; less is not worth waking a 
   ((isa) >= AVX512 ? &exact_avx512::function                                                       \
    : (isa) == AVX2 ? &exact_avx2::function                                                         \
                    : &exact_scalar::function)
+#elif defined(__aarch64__)
+#define PICK(function, isa) ((void)(isa), &exact_neon::function)
 #else
 #define PICK(function, isa) ((void)(isa), &exact_scalar::function)
 #endif

@@ -11,8 +11,6 @@ class ByteTable {
     entries_ = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)bytes));
 #elif defined(__AVX2__)
     entries_ = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)bytes));
-#elif defined(__aarch64__)
-    entries_ = vld1q_u8(static_cast<const uint8_t*>(bytes));
 #else
     std::memcpy(entries_, bytes, sizeof entries_);
 #endif
@@ -35,12 +33,6 @@ class ByteTable {
   ALWAYS_INLINE u32x16 operator[](const u32x16& codes) const {
     return by_parts<uint32_t>(
         [this](auto part) { return _mm256_shuffle_epi8(entries_, (__m256i)part); }, codes);
-  }
-#elif defined(__aarch64__)
-  uint8x16_t entries_;
-  ALWAYS_INLINE u32x16 operator[](const u32x16& codes) const {
-    return by_parts<uint32_t>(
-        [this](auto part) { return vqtbl1q_u8(entries_, (uint8x16_t)part); }, codes);
   }
 #else
   uint8_t entries_[16];

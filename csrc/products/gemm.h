@@ -1,9 +1,14 @@
 // The product of many rows: a stage of weights is decoded once to float32, stays in the first-level
 // cache, and meets every row of x before the next. Sums run along k in a fixed order.
 #pragma once
+#include "products/decoders.h"
 #include "products/kernels.h"
 #include "products/row_tiles.h"
 #include "products/stage.h"
+
+#if defined(__aarch64__)
+#include "products/stage_neon.h"
+#endif
 
 namespace blockscale::ISA_NAMESPACE {
 
@@ -27,14 +32,7 @@ void decode_stage(const Decoder decode, const Matmul& call, int which, int64_t g
       for (int64_t k = 0; k < chunks * cpu_tiles::CHUNK; ++k) store(to + k * GEMM_COLUMNS, f32x16{});
       continue;
     }
-    for_each_pair(
-        decode, TileOf(call, group, tile + t), which, first, chunks,
-        [&](int64_t chunk, int pair, f32x16 even, f32x16 odd) {
-          float* at = to + (chunk * cpu_tiles::CHUNK + 2 * pair) * GEMM_COLUMNS;
-          store(at, even);
-          store(at + GEMM_COLUMNS, odd);
-        },
-        [](f32x16) {});
+    decode_columns<GEMM_COLUMNS>(decode, TileOf(call, group, tile + t), which, first, chunks, to);
   }
 }
 
@@ -75,7 +73,7 @@ void gemm(const Matmul& call, const float* x, int64_t group, int64_t tile,
   float* const sums = scratch + depth * cpu_tiles::CHUNK * GEMM_COLUMNS;
   std::memset(sums, 0, size_t(weights * padded * GEMM_COLUMNS) * sizeof(float));
   for (int w = 0; w < weights; ++w)
-    with_decoder(TileOf(call, group, tile).format(w), [&](const auto& decode) {
+    with_product_decoder(TileOf(call, group, tile).format(w), [&](const auto& decode) {
       for (int64_t first = 0; first < chunks; first += depth) {
         const int64_t count = chunks - first < depth ? chunks - first : depth;
         decode_stage(decode, call, w, group, tile, first, count, stage);

@@ -56,6 +56,7 @@ static inline Int8Rows rows_from(const Int8Rows& x, int64_t before, int64_t k, i
 BLOCKSCALE_KERNELS(scalar)
 BLOCKSCALE_KERNELS(avx2)
 BLOCKSCALE_KERNELS(avx512)
+BLOCKSCALE_KERNELS(neon)
 
 namespace amx {
 int64_t amx_stage_bytes(const Format& format);
@@ -75,5 +76,15 @@ void int8_amx(const Matmul& call, const IntegerTable* tables, const Int8Rows& x,
 BLOCKSCALE_INT8(scalar)
 BLOCKSCALE_INT8(avx2)
 BLOCKSCALE_INT8(vnni)
+BLOCKSCALE_INT8(neon)
+BLOCKSCALE_INT8(dotprod)
+BLOCKSCALE_INT8(i8mm)
+
+// What every CPU of an architecture runs.
+#if defined(__aarch64__)
+namespace baseline = neon;
+#else
+namespace baseline = scalar;
+#endif
 
 }  // namespace blockscale

@@ -10,10 +10,10 @@
 namespace blockscale {
 
 struct Float32Kernels {
-  decltype(&scalar::stream) stream;
-  decltype(&scalar::gemm_tiles) gemm_tiles;
-  decltype(&scalar::gemm_scratch) gemm_scratch;
-  decltype(&scalar::gemm) gemm;
+  decltype(&baseline::stream) stream;
+  decltype(&baseline::gemm_tiles) gemm_tiles;
+  decltype(&baseline::gemm_scratch) gemm_scratch;
+  decltype(&baseline::gemm) gemm;
 };
 
 inline Float32Kernels float32_kernels(int isa) {
@@ -23,12 +23,12 @@ inline Float32Kernels float32_kernels(int isa) {
   if (isa == AVX2) return KERNELS_OF(avx2);
 #endif
   (void)isa;
-  return KERNELS_OF(scalar);
+  return KERNELS_OF(baseline);
 #undef KERNELS_OF
 }
 
 struct Int8Kernel {
-  decltype(&scalar::int8) multiply;
+  decltype(&baseline::int8) multiply;
   int rows;    // of a row tile, at most
   int offset;  // added to the integers of weights
   bool tiled;  // more rows go by AMX
@@ -40,9 +40,13 @@ inline Int8Kernel int8_kernel(int isa) {
   if (isa >= AVX512 && __builtin_cpu_supports("avx512vnni"))
     return {vnni::int8, rows_at_once(AVX512), 128, isa == AMX};
   if (isa >= AVX2) return {avx2::int8, rows_at_once(AVX2), 0, false};
-#endif
+  return {scalar::int8, rows_at_once(SCALAR), 0, false};
+#elif defined(__aarch64__)
+  return {isa >= I8MM ? i8mm::int8 : isa == DOTPROD ? dotprod::int8 : neon::int8, ARM_INT8_ROWS, 0, false};
+#else
   (void)isa;
   return {scalar::int8, rows_at_once(SCALAR), 0, false};
+#endif
 }
 
 }  // namespace blockscale

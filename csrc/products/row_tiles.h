@@ -11,7 +11,8 @@
 
 namespace blockscale {
 
-constexpr int rows_at_once(int isa) { return isa >= AVX512 ? 8 : 4; }
+constexpr int rows_at_once(int isa) { return isa == AVX512 || isa == AMX ? 8 : 4; }
+constexpr int ARM_INT8_ROWS = 8;  // a row's sums of half a tile are two registers
 
 // How many rows the next row tile takes of `left` rows.
 constexpr int tile_rows(int64_t left, int most) {
@@ -46,9 +47,9 @@ constexpr int MOST_ROWS = rows_at_once(SCALAR);
 #endif
 
 // Calls work with the number of rows of a row tile as a constant.
-template <class Work>
+template <int MOST = MOST_ROWS, class Work>
 inline void with_rows(int rows, Work work) {
-  if constexpr (MOST_ROWS == 8)
+  if constexpr (MOST == 8)
     if (rows == 8) return work(std::integral_constant<int, 8>());
   if (rows == 4) return work(std::integral_constant<int, 4>());
   if (rows == 2) return work(std::integral_constant<int, 2>());

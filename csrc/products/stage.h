@@ -36,4 +36,19 @@ ALWAYS_INLINE void for_each_pair(const Decoder& decode, const TileOf& at, int wh
   }
 }
 
+#if !defined(__aarch64__)
+// The same, stored: to[k][PITCH] gets sixteen rows of column k.
+template <int PITCH, class Decoder>
+void decode_columns(const Decoder& decode, const TileOf& at, int which, int64_t first, int64_t chunks, float* to) {
+  for_each_pair(
+      decode, at, which, first, chunks,
+      [&](int64_t chunk, int pair, f32x16 even, f32x16 odd) {
+        float* column = to + (chunk * cpu_tiles::CHUNK + 2 * pair) * PITCH;
+        store(column, even);
+        store(column + PITCH, odd);
+      },
+      [](f32x16) {});
+}
+#endif
+
 }  // namespace blockscale::ISA_NAMESPACE

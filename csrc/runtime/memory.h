@@ -5,7 +5,12 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <type_traits>
 #include <vector>
+
+#if defined(_WIN32)
+#include <malloc.h>
+#endif
 
 namespace blockscale {
 
@@ -20,13 +25,25 @@ constexpr int64_t CACHE_LINE = 64;
 // Aligned to a cache line, and never null.
 inline void* allocate(int64_t bytes) {
   const int64_t lines = (bytes + CACHE_LINE - 1) / CACHE_LINE, asked = (lines ? lines : 1) * CACHE_LINE;
+#if defined(_WIN32)
+  void* memory = _aligned_malloc(size_t(asked), size_t(CACHE_LINE));
+#else
   void* memory = std::aligned_alloc(size_t(CACHE_LINE), size_t(asked));
+#endif
   if (!memory) throw OutOfMemory(asked);
   return memory;
 }
 
+inline void release(void* memory) {
+#if defined(_WIN32)
+  _aligned_free(memory);
+#else
+  std::free(memory);
+#endif
+}
+
 struct Free {
-  void operator()(void* memory) const { std::free(memory); }
+  void operator()(void* memory) const { release(memory); }
 };
 
 template <class T>
@@ -40,11 +57,12 @@ Array<T> make_array(int64_t count) {
 template <class T>
 struct Allocator {
   using value_type = T;
+  using propagate_on_container_move_assignment = std::true_type;  // so that what cannot be copied can be held
   Allocator() = default;
   template <class Other>
   Allocator(const Allocator<Other>&) {}
   T* allocate(size_t count) { return static_cast<T*>(blockscale::allocate(int64_t(count * sizeof(T)))); }
-  void deallocate(T* memory, size_t) { std::free(memory); }
+  void deallocate(T* memory, size_t) { release(memory); }
   friend bool operator==(const Allocator&, const Allocator&) { return true; }
   friend bool operator!=(const Allocator&, const Allocator&) { return false; }
 };

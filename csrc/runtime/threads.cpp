@@ -37,21 +37,25 @@ std::atomic_flag team_is_used = ATOMIC_FLAG_INIT;
 // What the thread that forks leaves to its child.
 OpenMp shared_with_child;
 
-void let_go_before_fork() {
+[[maybe_unused]] void let_go_before_fork() {
   const OpenMp none;
   shared_with_child = team->openmp.let_go() ? team->openmp : none;
 }
 
 // A child of fork has no workers and, perhaps, a closed lock: it starts with a new pool, and what the old one held is
 // left where it is.
-void renew_after_fork() {
+[[maybe_unused]] void renew_after_fork() {
   team = new (team_memory) Team;
   team->openmp = shared_with_child;
   team_is_used.clear();
 }
 
 // Where this cannot be registered, a child could wait for workers that it does not have: there are none then.
+#if defined(_WIN32)
+const bool survives_fork = true;  // there is none
+#else
 const bool survives_fork = pthread_atfork(let_go_before_fork, nullptr, renew_after_fork) == 0;
+#endif
 
 // For a scope, unless somebody else has it: another thread, or this one further up.
 class UseOfTeam {

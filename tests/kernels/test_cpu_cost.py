@@ -112,7 +112,7 @@ def test_the_choice_does_not_depend_on_the_number_of_threads():
 
 @needs_native
 def test_explain_tells_the_time_its_bound_and_the_next_algorithm(monkeypatch):
-    monkeypatch.setenv("BLOCKSCALE_ISA", "scalar")
+    monkeypatch.setenv("BLOCKSCALE_ISA", ways.ISAS[0])
     ways.forget()
     w = bs.quantize(torch.randn(64, 64), bs.NVFP4).prepare()
     told = str(bs.explain(torch.randn(300, 64), w))

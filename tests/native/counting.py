@@ -1,4 +1,5 @@
-"""Instructions of one product of one row (n=64, k=1024), portable code, counted by callgrind.
+"""Instructions of one product of one row (n=64, k=1024), by what every CPU of this architecture
+has, counted by callgrind.
 
     python tests/native/counting.py        counts, and writes those of this compiler to counts.json
 
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from blockscale.runtime import load_native
+from blockscale.runtime import load_native, native
 
 HERE = Path(__file__).parent
 COUNTS = HERE / "counts.json"
@@ -44,8 +45,8 @@ def compiled_by():
 
 def count_all(folder):
     """Name of a case -> instructions inside the call."""
-    library, harness = load_native().path, Path(folder) / "gemv_count"
-    run("c++", "-std=c++17", "-O1", "-I", CSRC, HERE / "gemv_count.cpp", library,
+    library, harness = load_native().path, Path(folder) / "one_product"
+    run("c++", "-std=c++17", "-O1", "-I", CSRC, HERE / "one_product.cpp", library,
         f"-Wl,-rpath,{library.resolve().parent}", "-o", harness)  # fmt: skip
     return {case: _count(harness, case) for case in run(harness).stdout.splitlines()}
 
@@ -54,7 +55,7 @@ def _count(harness, case):
     counted = run(
         "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
         "--collect-atstart=no", "--toggle-collect=bs_stream", "--toggle-collect=bs_int8",
-        harness, case,
+        harness, case, 1, 64, native.ISAS.index(native.isas_up_to(load_native().isa)[0]),
     )  # fmt: skip
     return int(re.search(r"Collected : (\d+)", counted.stderr).group(1))
 

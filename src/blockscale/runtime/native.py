@@ -5,12 +5,19 @@ from __future__ import annotations
 from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 
 ABI_VERSION = 8
-ISAS = ("scalar", "avx2", "avx512", "amx")
+ISAS = ("scalar", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm")
+_LINES = (ISAS[:4], ISAS[4:])  # of x86 and all others, and of ARM: each includes those before it
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 DECODERS = {"table": 0, "e4m3": 1, "e5m2": 2}
 CODE_LAYOUTS = {"bits": 0, "planes": 1, "cpu_tiles": 2}
 SEARCHES = {"": 0, "mse": 1, "four_over_six": 2}
+
+
+def isas_up_to(best: str) -> tuple[str, ...]:
+    """What a CPU can run whose best instruction set this is."""
+    line = next(each for each in _LINES if best in each)
+    return line[: line.index(best) + 1]
 
 
 class OpenMp(Structure):
@@ -249,4 +256,5 @@ __all__ = [
     "SmallFloat",
     "StridedBatch",
     "Weight",
+    "isas_up_to",
 ]

@@ -7,6 +7,7 @@ runs on the reference kernels, and `doctor` and `explain` say so.
 from __future__ import annotations
 
 import ctypes
+import sys
 from ctypes import Structure, byref, c_int64
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import NamedTuple
 
 from blockscale.runtime.environment import isa_override, native_override
 from blockscale.runtime.installed import installed_file
-from blockscale.runtime.native import ABI_VERSION, ISAS
+from blockscale.runtime.native import ABI_VERSION, ISAS, isas_up_to
 from blockscale.runtime.shared_threads import share_torch_threads
 
-_FILE = "libblockscale_cpu.so"
+_FILE = "libblockscale_cpu" + {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 
 
 class Native(NamedTuple):
@@ -60,6 +61,6 @@ def load_native() -> Native | str:
         return f"{path} is of another version: reinstall the package"
     best = ISAS[library.bs_best_isa()]
     asked = isa_override() or best
-    if asked not in ISAS[: ISAS.index(best) + 1]:
-        return f"BLOCKSCALE_ISA={asked}: this CPU has {', '.join(ISAS[: ISAS.index(best) + 1])}"
+    if asked not in isas_up_to(best):
+        return f"BLOCKSCALE_ISA={asked}: this CPU has {', '.join(isas_up_to(best))}"
     return Native(library, path, asked, share_torch_threads(library))

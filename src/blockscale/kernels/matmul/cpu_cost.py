@@ -21,7 +21,9 @@ PREDICTED = ("stream", "gemm", "int8")  # algorithms with constants
 _TILE_N, _CHUNK = 16, 32
 _OVERLAP = 3.0  # exponent of the p-norm: halfway between a sum and a maximum, by the sweeps
 _TIE = 1.03  # times that are nearer to each other than two measurements of one thing are
-FITTED_AS = {"amx": "avx512"}  # all but the products by tiles is the code of this instruction set
+# Those without a sweep of their own take the constants of what is most like them: of `amx`, all
+# but the products by tiles is the code of avx512; ARM's kernels have the row tiles of avx2.
+FITTED_AS = {"amx": "avx512", "neon": "avx2", "dotprod": "avx2", "i8mm": "avx2"}
 
 
 @dataclass(frozen=True)

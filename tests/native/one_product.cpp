@@ -1,9 +1,11 @@
-// One product of one row, portable code, one thread: for a tool that counts instructions.
+// One product of some rows by one instruction set, one thread: for a tool that counts instructions.
 //
-//     gemv_count FORMAT
+//     one_product CASE ROWS N ISA      a weight of N rows and 1024 columns
 //
-// prints the sum of the results, so that a wrong one is seen too.
+// prints the sum of the results, so that a wrong one is seen too. With 0 rows it does all but multiply; without
+// arguments it lists the cases.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -30,12 +32,13 @@ const Case CASES[] = {
     {"4 bits, blocks of 16, int8", TABLE, 4, 16, bs_int8},
 };
 
-int run(const Case& which) {
-  constexpr int64_t n = 64, k = 1024;
-  std::vector<float> table(256), scale_table(256), x(k), out(n);
-  for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / 8;
+int run(const Case& which, int64_t rows, int64_t n, int isa) {
+  constexpr int64_t k = 1024, most = 64;
+  std::vector<float> table(256), scale_table(256), x(most * k), out(size_t(most * n));
+  // Blocks of 16 are NVFP4's, with values whose lower halves are zero; others have codebooks.
+  for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / (which.block == 16 ? 8 : 9);
   scale_table[127] = 1.0f;
-  for (int64_t i = 0; i < k; ++i) x[size_t(i)] = float(i % 9 - 4) / 4;
+  for (size_t i = 0; i < x.size(); ++i) x[i] = float(int(i % 9) - 4) / 4;
   std::vector<uint8_t> codes(size_t(cpu_tiles::tiles(n) * cpu_tiles::tile_words(k, which.bits) * 4));
   uint32_t state = 1;
   for (uint8_t& byte : codes) {
@@ -44,7 +47,7 @@ int run(const Case& which) {
     if (which.bits == 8) byte = uint8_t((byte & 0x9f) | 0x20);  // neither subnormal nor special
   }
   std::vector<uint8_t> scales(size_t(cpu_tiles::tiles(n) * cpu_tiles::tile_scales(k, which.block)), 127);
-  const int64_t row_begin[2] = {0, 1};
+  const int64_t row_begin[2] = {0, rows};
 
   Matmul call{};
   call.format = {which.decoder, which.bits, which.block, 1, table.data(), scale_table.data(),
@@ -63,9 +66,9 @@ int run(const Case& which) {
   call.out_stride = n;
   call.out_dtype = FLOAT32;
   call.activation = NONE;
-  call.isa = SCALAR;
+  call.isa = isa;
   call.threads = 1;
-  if (which.multiply(&call)) return 1;
+  if (rows && which.multiply(&call)) return 1;
   double sum = 0;
   for (float y : out) sum += y;
   std::printf("%.9g\n", sum);
@@ -74,8 +77,9 @@ int run(const Case& which) {
 
 int main(int count, char** arguments) {
   for (const Case& each : CASES) {
-    if (count < 2) std::puts(each.name);
-    else if (!std::strcmp(each.name, arguments[1])) return run(each);
+    if (count < 5) std::puts(each.name);
+    else if (!std::strcmp(each.name, arguments[1]))
+      return run(each, std::atoi(arguments[2]), std::atoi(arguments[3]), std::atoi(arguments[4]));
   }
-  return count < 2 ? 0 : 2;
+  return count < 5 ? 0 : 2;
 }

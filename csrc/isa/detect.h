@@ -1,0 +1,11 @@
+// Which instruction sets this CPU has.
+#pragma once
+#include "abi.h"
+
+namespace blockscale {
+
+// The best one that the library has kernels for. What the system claims is tried where a wrong claim would end the
+// process: emulators and hypervisors have been seen to offer instructions that trap.
+Isa best_isa();
+
+}  // namespace blockscale

@@ -1,0 +1,2 @@
+#define ISA_NAMESPACE exact_neon
+#include "exact/entries.h"

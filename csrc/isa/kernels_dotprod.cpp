@@ -1,0 +1,2 @@
+#define ISA_NAMESPACE dotprod
+#include "products/int8.h"

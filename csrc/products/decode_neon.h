@@ -1,0 +1,180 @@
+// Codes to float32 on ARM, sixteen at a time: four columns of a quad (isa/neon.h), whose four rows become the lanes of
+// a register.
+//
+// A chunk is eight groups of four columns. The codes of a group are brought to sixteen bytes, a column's four rows side
+// by side. Tables are looked up byte by byte: a plane holds one byte of every value, and two or four planes are zipped
+// to float32. Floats of eight bits become float16, exactly, which the CPU widens.
+#pragma once
+#include "abi.h"
+#include "cpu_tiles.h"
+#include "isa/neon.h"
+
+namespace blockscale::ISA_NAMESPACE {
+
+constexpr int GROUPS = cpu_tiles::CHUNK / 4;  // of a chunk
+constexpr bool in_whole_bytes(int bits) { return 8 % bits == 0; }
+
+// The column of a chunk that is `at`-th of a group.
+template <int BITS>
+constexpr int column_of(int group, int at) {
+  if (!in_whole_bytes(BITS)) return 2 * (2 * group + at % 2) + at / 2;
+  const int steps = 8 / BITS, word = group / steps, step = group % steps;
+  return 2 * (word * 2 * steps + at % 2 * steps + step) + at / 2;
+}
+
+// Four bytes of four rows, as four rows of each byte.
+ALWAYS_INLINE uint8x16_t rows_together(uint8x16_t words) {
+  const uint8x16_t order = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  return vqtbl1q_u8(words, order);
+}
+
+// The codes of a pair of columns at the bottom of 16-bit lanes, even and odd; bits above them may be anything.
+template <int BITS, int PAIR>
+ALWAYS_INLINE uint16x8_t codes_of_pair(const uint8_t* quad) {
+  uint16x8_t codes = vdupq_n_u16(0);
+  unrolled<cpu_tiles::piece_count(BITS, PAIR)>([&](auto i) INLINED {
+    constexpr cpu_tiles::Piece p = cpu_tiles::piece(BITS, PAIR, i);
+    uint16x8_t bits = vreinterpretq_u16_u8(vld1q_u8(quad + 64 * p.word));
+    if constexpr (p.shift > 0) bits = vshrq_n_u16(bits, p.shift);
+    codes = i == 0 ? bits : vsliq_n_u16(codes, bits, p.to);
+  });
+  return codes;
+}
+
+// quad: the first word of the chunk, of the quad's first row.
+template <int BITS, int GROUP>
+ALWAYS_INLINE uint8x16_t codes_of_group(const uint8_t* quad) {
+  const uint8x16_t mask = vdupq_n_u8((1 << BITS) - 1);
+  if constexpr (in_whole_bytes(BITS)) {
+    constexpr int steps = 8 / BITS, shift = GROUP % steps * BITS;
+    uint8x16_t codes = rows_together(vld1q_u8(quad + 64 * (GROUP / steps)));
+    if constexpr (shift > 0) codes = vshrq_n_u8(codes, shift);
+    return shift + BITS < 8 ? vandq_u8(codes, mask) : codes;
+  } else {
+    const uint16x8_t first = codes_of_pair<BITS, 2 * GROUP>(quad), second = codes_of_pair<BITS, 2 * GROUP + 1>(quad);
+    return rows_together(vandq_u8(vreinterpretq_u8_u16(vsliq_n_u16(first, second, 8)), mask));
+  }
+}
+
+// PLANES: 2 where the lower half of every value is zero, as of floats of few bits; else 4.
+template <int BITS_, int PLANES>
+struct PlaneDecoder {
+  static constexpr int BITS = BITS_, REGISTERS = BITS <= 4 ? 1 : 1 << (BITS - 4);
+  static constexpr float GAIN = 1;
+  uint8x16_t planes[PLANES][REGISTERS];
+
+  explicit PlaneDecoder(const Format& format) {
+    uint8_t bytes[16 * REGISTERS] = {};
+    for (int p = 0; p < PLANES; ++p) {
+      for (int i = 0; i < 1 << BITS; ++i)
+        std::memcpy(bytes + i, reinterpret_cast<const uint8_t*>(format.table + i) + 4 - PLANES + p, 1);
+      for (int r = 0; r < REGISTERS; ++r) planes[p][r] = vld1q_u8(bytes + 16 * r);
+    }
+  }
+
+  ALWAYS_INLINE bool plain(const uint8_t*) const { return true; }
+
+  ALWAYS_INLINE uint8x16_t look_up(int plane, uint8x16_t codes) const {
+    const auto& part = planes[plane];
+    if constexpr (REGISTERS == 1) return vqtbl1q_u8(part[0], codes);
+    if constexpr (REGISTERS == 2) return vqtbl2q_u8({{part[0], part[1]}}, codes);
+    if constexpr (REGISTERS == 4) return vqtbl4q_u8({{part[0], part[1], part[2], part[3]}}, codes);
+  }
+
+  // Four rows of each column of a group.
+  template <bool CAREFUL>
+  ALWAYS_INLINE void floats(uint8x16_t codes, float32x4_t (&columns)[4]) const {
+    const uint8x16_t high[2] = {look_up(PLANES - 2, codes), look_up(PLANES - 1, codes)};
+    uint8x16_t low[2] = {vdupq_n_u8(0), vdupq_n_u8(0)};
+    if constexpr (PLANES == 4)
+      for (int p = 0; p < 2; ++p) low[p] = look_up(p, codes);
+    const uint16x8_t upper[2] = {zipped<0>(high), zipped<1>(high)}, lower[2] = {zipped<0>(low), zipped<1>(low)};
+    for (int half = 0; half < 2; ++half) {
+      columns[2 * half] = vreinterpretq_f32_u16(vzip1q_u16(lower[half], upper[half]));
+      columns[2 * half + 1] = vreinterpretq_f32_u16(vzip2q_u16(lower[half], upper[half]));
+    }
+  }
+
+ private:
+  template <int HALF>
+  static ALWAYS_INLINE uint16x8_t zipped(const uint8x16_t (&bytes)[2]) {
+    return vreinterpretq_u16_u8(HALF ? vzip2q_u8(bytes[0], bytes[1]) : vzip1q_u8(bytes[0], bytes[1]));
+  }
+};
+
+// An 8-bit float with E exponent bits. Its fields in the places of float16's make the number divided by GAIN, subnormal
+// or not. Only the NaN of E4M3 needs care; E5M2 has those of float16.
+template <int E>
+struct HalfDecoder {
+  static constexpr int BITS = 8, SHIFT = E + 3;
+  static constexpr float GAIN = E == 4 ? 256 : 1;
+  static constexpr uint8_t NAN_CODE = 0x7f;
+
+  explicit HalfDecoder(const Format&) {}
+
+  // Whether no code of the quad's chunk is NaN.
+  ALWAYS_INLINE bool plain(const uint8_t* quad) const {
+    if constexpr (E == 5) return true;
+    uint8x16_t largest = vdupq_n_u8(0);
+    unrolled<GROUPS>([&](auto g) INLINED {
+      largest = vmaxq_u8(largest, vandq_u8(vld1q_u8(quad + 64 * g), vdupq_n_u8(0x7f)));
+    });
+    return vmaxvq_u8(largest) != NAN_CODE;
+  }
+
+  template <bool CAREFUL>
+  ALWAYS_INLINE void floats(uint8x16_t codes, float32x4_t (&columns)[4]) const {
+    const int8x16_t bytes = vreinterpretq_s8_u8(codes);
+    const int16x8_t wide[2] = {vshll_n_s8(vget_low_s8(bytes), SHIFT), vshll_high_n_s8(bytes, SHIFT)};
+    for (int half = 0; half < 2; ++half) {
+      uint16x8_t bits = vreinterpretq_u16_s16(wide[half]);
+      if constexpr (E == 4) bits = vandq_u16(bits, vdupq_n_u16(0xbf80));  // the sign was spread over two bits
+      if constexpr (CAREFUL) {
+        const uint16x8_t nan = vceqq_u16(vandq_u16(bits, vdupq_n_u16(0x7fff)), vdupq_n_u16(NAN_CODE << SHIFT));
+        bits = vorrq_u16(bits, vandq_u16(nan, vdupq_n_u16(0x7e00)));
+      }
+      const float16x8_t halves = vreinterpretq_f16_u16(bits);
+      columns[2 * half] = vcvt_f32_f16(vget_low_f16(halves));
+      columns[2 * half + 1] = vcvt_high_f32_f16(halves);
+    }
+  }
+};
+
+inline bool lower_halves_are_zero(const float* table, int bits) {
+  uint32_t any = 0, value;
+  for (int i = 0; i < 1 << bits; ++i) {
+    std::memcpy(&value, table + i, 4);
+    any |= value;
+  }
+  return (any & 0xffffu) == 0;
+}
+
+// Calls work with the decoder of a format.
+template <class Work>
+inline void with_quad_decoder(const Format& format, Work work) {
+  if (format.decoder == E4M3) return work(HalfDecoder<4>(format));
+  if (format.decoder == E5M2) return work(HalfDecoder<5>(format));
+  const bool two = lower_halves_are_zero(format.table, format.bits);
+  switch (format.bits) {  // Python asks for no others: blockscale/kernels/matmul/cpu.py
+    case 2: return work(PlaneDecoder<2, 4>(format));
+    case 3: return work(PlaneDecoder<3, 4>(format));
+    case 4: return two ? work(PlaneDecoder<4, 2>(format)) : work(PlaneDecoder<4, 4>(format));
+    case 5: return work(PlaneDecoder<5, 4>(format));
+    default: return two ? work(PlaneDecoder<6, 2>(format)) : work(PlaneDecoder<6, 4>(format));
+  }
+}
+
+// visit(column, four rows of it), the column of the chunk as a constant: of COUNT groups from FIRST.
+template <int FIRST, int COUNT, bool CAREFUL, class Decoder, class Visit>
+ALWAYS_INLINE void for_each_column(const Decoder& decode, const uint8_t* quad, const Visit& visit) {
+  unrolled<COUNT>([&](auto g) INLINED {
+    constexpr int group = FIRST + g;
+    float32x4_t columns[4];
+    decode.template floats<CAREFUL>(codes_of_group<Decoder::BITS, group>(quad), columns);
+    unrolled<4>([&](auto at) INLINED {
+      visit(std::integral_constant<int, column_of<Decoder::BITS>(group, at)>(), columns[at]);
+    });
+  });
+}
+
+}  // namespace blockscale::ISA_NAMESPACE

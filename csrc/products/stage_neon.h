@@ -1,0 +1,40 @@
+// Stages of decoded weights on ARM: a quad of rows at a time (isa/neon.h).
+#pragma once
+#include "products/decoders.h"
+#include "products/stage.h"
+
+namespace blockscale::ISA_NAMESPACE {
+
+// A quad's chunk times its scales: to[column][PITCH] gets four rows.
+template <int PITCH, bool CAREFUL, class Decoder>
+ALWAYS_INLINE void decode_quad(const Decoder& decode, const uint8_t* quad, float32x4_t first, float32x4_t second,
+                               float* to) {
+  for_each_column<0, GROUPS, CAREFUL>(decode, quad, [&](auto column, float32x4_t rows) INLINED {
+    vst1q_f32(to + column * PITCH, rows * (column < cpu_tiles::CHUNK / 2 ? first : second));
+  });
+}
+
+// Decodes `chunks` chunks from chunk `first` of a tile: to[k][PITCH] gets sixteen rows of column k, with their scales.
+template <int PITCH, class Decoder>
+void decode_columns(const Decoder& decode, const TileOf& at, int which, int64_t first, int64_t chunks, float* to) {
+  const Format& format = at.call.format;
+  const int64_t start = first * cpu_tiles::CHUNK;
+  const uint8_t* codes = at.codes(which) + first * Decoder::BITS * 64;
+  ChunkScales scales(format, at.scales(which) + start / format.block * cpu_tiles::ROWS * format.scale_bytes,
+                     at.call.k - start);
+  for (int64_t c = 0; c < chunks; ++c, codes += 64 * Decoder::BITS, to += cpu_tiles::CHUNK * PITCH) {
+    prefetch<Decoder::BITS>(codes);
+    scales.advance();
+    for (int q = 0; q < QUADS; ++q) {
+      const uint8_t* quad = codes + 16 * q;
+      const float32x4_t one = (float32x4_t)scales.first.part[q] * Decoder::GAIN;
+      const float32x4_t two = (float32x4_t)scales.second.part[q] * Decoder::GAIN;
+      if (decode.plain(quad))
+        decode_quad<PITCH, false>(decode, quad, one, two, to + q * QUAD);
+      else
+        decode_quad<PITCH, true>(decode, quad, one, two, to + q * QUAD);
+    }
+  }
+}
+
+}  // namespace blockscale::ISA_NAMESPACE

@@ -1,0 +1,81 @@
+"""The native library for ARM, compiled here and run by an emulator.
+
+With little optimisation: the instructions that matter are written by name, and results do not
+depend on it.
+"""
+
+import functools
+import json
+import shlex
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CSRC = HERE.parents[1] / "csrc"
+COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+# CPUs that the emulator knows, and the best instruction set of each.
+CPUS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "i8mm"}
+
+
+def missing():
+    """What would have to be installed, or ""."""
+    absent = [tool for tool in (COMPILER, EMULATOR, "cmake") if shutil.which(tool) is None]
+    return f"needs {' and '.join(absent)}" if absent else ""
+
+
+def run(*command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def emulated(cpu, program, *arguments, options=()):
+    return run(EMULATOR, "-cpu", cpu, *options, program, *arguments)
+
+
+def compile_objects(folder):
+    """Every file of the library, as CMake would compile it but for the optimisation."""
+    run("cmake", "-S", CSRC, "-B", folder, "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+        "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")  # fmt: skip
+    commands = json.loads((folder / "compile_commands.json").read_text())
+    ours = [each for each in commands if "replay" not in each["file"]]
+
+    def compile_one(numbered):
+        number, command = numbered
+        to = folder / f"{number}.o"
+        words = shlex.split(command["command"])
+        words[words.index("-o") + 1] = str(to)
+        run(*(word for word in words if not word.startswith("-O")), "-O1", "-g0")
+        return to
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(compile_one, enumerate(ours)))
+
+
+def link(folder, objects, *sources):
+    program = folder / Path(sources[0]).stem
+    run(COMPILER, "-std=c++17", "-O1", "-static", "-I", CSRC, *(HERE / each for each in sources),
+        *objects, "-o", program)  # fmt: skip
+    return program
+
+
+@functools.cache
+def counter(folder):
+    """The plugin of the emulator that counts instructions."""
+    plugin = folder / "libinstructions.so"
+    run("cc", "-shared", "-fPIC", "-O1", HERE / "instructions.c", "-o", plugin)
+    return plugin
+
+
+def count(folder, program, case, rows, n, isa):
+    """Instructions of a product, without those of the program around it."""
+
+    def executed(taken):
+        options = ("-plugin", counter(folder), "-d", "plugin")
+        done = emulated("max", program, case, taken, n, isa, options=options)
+        return int(done.stderr.split()[-1])
+
+    return executed(rows) - executed(0)

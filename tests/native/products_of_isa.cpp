@@ -1,0 +1,175 @@
+// Products of every kind of format and several numbers of rows, by one instruction set of the library this is linked to.
+//
+//     products_of_isa [ISA]        its number in abi.h; the best of this CPU where none is given
+//
+// prints the number, and a line for each product: its name, a digest of the bits of the results, and the largest error relative to the bound
+// that float32 sums allow, from a product in float64 of the same weights.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "abi.h"
+#include "cpu_tiles.h"
+
+using namespace blockscale;
+
+extern "C" int bs_best_isa();
+extern "C" int64_t bs_stream(const Matmul* call);
+extern "C" int64_t bs_gemm(const Matmul* call);
+extern "C" int64_t bs_int8(const Matmul* call);
+
+struct Kind {
+  const char* name;
+  int decoder, bits, block, scale_bytes;
+  bool short_values;  // whose lower halves are zero
+};
+
+const Kind KINDS[] = {
+    {"2 bits", TABLE, 2, 32, 1, false},         {"3 bits", TABLE, 3, 32, 1, false},
+    {"4 bits", TABLE, 4, 32, 1, false},         {"4 bits, short values", TABLE, 4, 32, 1, true},
+    {"5 bits", TABLE, 5, 32, 1, false},         {"6 bits", TABLE, 6, 32, 1, false},
+    {"6 bits, short values", TABLE, 6, 32, 1, true}, {"e4m3", E4M3, 8, 32, 1, false},
+    {"e5m2", E5M2, 8, 32, 1, false},            {"2 bits, blocks of 16", TABLE, 2, 16, 1, false},
+    {"4 bits, blocks of 16", TABLE, 4, 16, 1, true}, {"e4m3, blocks of 16", E4M3, 8, 16, 1, false},
+    {"4 bits, float32 scales of 64", TABLE, 4, 64, 4, false},
+};
+
+uint32_t state = 1;
+uint32_t next() { return (state = state * 1664525u + 1013904223u) >> 8; }
+float uniform() { return float(int(next() % 4097) - 2048) / 1024; }
+
+// The value of an 8-bit float.
+float small_float(int code, int exponent) {
+  const int mantissa = 7 - exponent, bias = (1 << (exponent - 1)) - 1;
+  const int e = (code & 127) >> mantissa, m = code & ((1 << mantissa) - 1);
+  const double size = e ? std::ldexp(1 + std::ldexp(m, -mantissa), e - bias) : std::ldexp(m, 1 - bias - mantissa);
+  return float(code & 128 ? -size : size);
+}
+
+bool special(const Kind& kind, int code) {
+  return kind.decoder == E4M3 ? (code & 127) == 127 : kind.decoder == E5M2 && (code & 127) >= 124;
+}
+
+struct Operands {
+  Kind kind;
+  int64_t n, k, m;
+  std::vector<float> table, scale_table, x;
+  std::vector<uint8_t> codes, scales, values;  // values: codes [n][k]
+
+  Operands(const Kind& kind, int64_t n, int64_t k, int64_t m)
+      : kind(kind), n(n), k(k), m(m), table(256), scale_table(256), x(size_t(m * k)),
+        codes(size_t(cpu_tiles::tiles(n) * cpu_tiles::tile_words(k, kind.bits) * 4)),
+        scales(size_t(cpu_tiles::tiles(n) * cpu_tiles::tile_scales(k, kind.block) * kind.scale_bytes)),
+        values(size_t(n * k)) {
+    for (int i = 0; i < 256; ++i) {
+      table[size_t(i)] = kind.decoder == E4M3 ? small_float(i, 4) : kind.decoder == E5M2 ? small_float(i, 5)
+                         : kind.short_values  ? float(int(next() % 25) - 12) / 2
+                                              : uniform() / 3;
+      scale_table[size_t(i)] = float(std::ldexp(1.0, i - 127));
+    }
+    for (float& each : x) each = uniform();
+    for (int64_t row = 0; row < n; ++row)
+      for (int64_t column = 0; column < k; ++column) put_code(row, column);
+    for (size_t i = 0; i < scales.size() / size_t(kind.scale_bytes); ++i) {
+      const float value = uniform() + 3;
+      if (kind.scale_bytes == 4) std::memcpy(&scales[4 * i], &value, 4);
+      else scales[i] = uint8_t(next() % 8 ? 120 + next() % 10 : 0);  // 0 is looked up
+    }
+  }
+
+  // As cpu_tiles.h places it.
+  void put_code(int64_t row, int64_t column) {
+    int code;
+    do code = int(next() % (1u << kind.bits));
+    while (special(kind, code));
+    values[size_t(row * k + column)] = uint8_t(code);
+    const int64_t tile = row / cpu_tiles::ROWS, chunk = column / cpu_tiles::CHUNK;
+    const int pair = int(column % cpu_tiles::CHUNK / 2), half = int(column % 2);
+    for (int i = 0; i < cpu_tiles::piece_count(kind.bits, pair); ++i) {
+      const cpu_tiles::Piece p = cpu_tiles::piece(kind.bits, pair, i);
+      const int64_t word = (tile * cpu_tiles::chunks(k) + chunk) * kind.bits + p.word;
+      uint32_t bits;
+      uint8_t* at = &codes[size_t((word * cpu_tiles::ROWS + row % cpu_tiles::ROWS) * 4)];
+      std::memcpy(&bits, at, 4);
+      bits |= (uint32_t(code) >> p.to & ((1u << p.width) - 1)) << (p.shift + 16 * half);
+      std::memcpy(at, &bits, 4);
+    }
+  }
+
+  double weight(int64_t row, int64_t column) const {
+    const int64_t tile = row / cpu_tiles::ROWS, blocks = k / kind.block;
+    const int64_t at = (tile * blocks + column / kind.block) * cpu_tiles::ROWS + row % cpu_tiles::ROWS;
+    float scale = kind.scale_bytes == 1 ? scale_table[scales[size_t(at)]] : 0;
+    if (kind.scale_bytes == 4) std::memcpy(&scale, &scales[size_t(4 * at)], 4);
+    return double(table[values[size_t(row * k + column)]]) * scale;
+  }
+};
+
+uint64_t digest(const std::vector<float>& numbers) {
+  uint64_t hash = 14695981039346656037u;
+  for (float each : numbers) {
+    uint32_t bits;
+    std::memcpy(&bits, &each, 4);
+    hash = (hash ^ bits) * 1099511628211u;
+  }
+  return hash;
+}
+
+double largest_error(const Operands& of, const std::vector<float>& out) {
+  double worst = 0;
+  for (int64_t row = 0; row < of.m; ++row)
+    for (int64_t column = 0; column < of.n; ++column) {
+      double sum = 0, size = 0;
+      for (int64_t i = 0; i < of.k; ++i) {
+        const double product = of.weight(column, i) * of.x[size_t(row * of.k + i)];
+        sum += product;
+        size += std::fabs(product);
+      }
+      const double bound = double(of.k + 4) * std::ldexp(1.0, -24) * size;
+      const double error = std::fabs(out[size_t(row * of.n + column)] - sum);
+      worst = std::fmax(worst, std::isfinite(error) && size > 0 ? error / bound : error);
+    }
+  return worst;
+}
+
+void multiply(const Operands& of, int isa, decltype(&bs_stream) product, const char* algorithm) {
+  std::vector<float> out(size_t(of.m * of.n), NAN);
+  const int64_t row_begin[2] = {0, of.m};
+  Matmul call{};
+  call.format = {of.kind.decoder, of.kind.bits, of.kind.block, of.kind.scale_bytes, of.table.data(),
+                 of.scale_table.data(), 1, 254, 23, 0};
+  call.up_table = of.table.data();
+  call.gate = {of.codes.data(), of.scales.data(), nullptr, nullptr, FLOAT32};
+  call.up = call.gate;
+  call.groups = 1;
+  call.n = of.n;
+  call.k = of.k;
+  call.row_begin = row_begin;
+  call.x = of.x.data();
+  call.x_stride = of.k;
+  call.x_dtype = FLOAT32;
+  call.out = out.data();
+  call.out_stride = of.n;
+  call.out_dtype = FLOAT32;
+  call.activation = NONE;
+  call.isa = isa;
+  call.threads = 1;
+  if (product(&call)) std::exit(1);
+  const bool rounds = product == bs_int8;
+  std::printf("%s, %d rows, %s: %016llx %.3f\n", of.kind.name, int(of.m), algorithm,
+              static_cast<unsigned long long>(digest(out)), rounds ? 0.0 : largest_error(of, out));
+}
+
+int main(int count, char** arguments) {
+  const int isa = count > 1 ? std::atoi(arguments[1]) : bs_best_isa();
+  std::printf("%d\n", isa);
+  for (const Kind& kind : KINDS)
+    for (const int m : {1, 2, 3, 4, 5, 8, 13}) {
+      const Operands of(kind, 37, kind.block == 16 ? 80 : 192, m);
+      multiply(of, isa, bs_stream, "stream");
+      multiply(of, isa, bs_gemm, "gemm");
+      if (kind.bits == 2 || kind.bits == 4) multiply(Operands(kind, 37, 192, m), isa, bs_int8, "int8");
+    }
+}

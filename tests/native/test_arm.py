@@ -1,0 +1,79 @@
+"""The kernels for ARM, run by an emulator: results, instructions, and what they run on."""
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+
+import ways
+from blockscale.runtime import load_native, native
+from native import arm
+
+COUNTS = Path(__file__).with_name("arm_counts.json")
+TOLERANCE = 1.03
+pytestmark = pytest.mark.skipif(bool(arm.missing()), reason=arm.missing())
+
+
+def number(isa):
+    return native.ISAS.index(isa)
+
+
+def results(text):
+    """Name of a product -> digest of its bits, and its error relative to the bound."""
+    lines = [line.rsplit(": ", 1) for line in text.splitlines()[1:]]
+    return {name: (found.split()[0], float(found.split()[1])) for name, found in lines}
+
+
+def int8_here(folder):
+    """Digests of the products with int8 activations by this machine's kernels."""
+    library, program = load_native().path, folder / "here"
+    arm.run("c++", "-std=c++17", "-O1", "-I", arm.CSRC, arm.HERE / "products_of_isa.cpp", library,
+            f"-Wl,-rpath,{library.resolve().parent}", "-o", program)  # fmt: skip
+    found = results(arm.run(program, number("avx2")).stdout)
+    return {name: digest for name, (digest, _) in found.items() if name.endswith("int8")}
+
+
+def check_counts(folder, objects):
+    program = arm.link(folder, objects, "one_product.cpp")
+    now = {}
+    for case in arm.emulated("max", program).stdout.splitlines():
+        for isa in ("dotprod", "i8mm") if "int8" in case else ("neon",):
+            for rows in (1, 4):
+                found = arm.count(folder, program, case, rows, 64, number(isa))
+                now[f"{case}, {isa}, {rows} rows"] = found
+    if not COUNTS.exists():
+        COUNTS.write_text(json.dumps(now, indent=2, sort_keys=True) + "\n")
+    before = json.loads(COUNTS.read_text())
+    again = f"delete {COUNTS.name} and run this again to count anew"
+    assert now.keys() == before.keys(), again
+    slower = {case: (before[case], found) for case, found in now.items()
+              if found > TOLERANCE * before[case]}  # fmt: skip
+    assert not slower, again
+
+
+def test_arm_kernels(tmp_path):
+    """One test, since compiling them takes most of its time."""
+    objects = arm.compile_objects(tmp_path)
+
+    program = arm.link(tmp_path, objects, "products_of_isa.cpp")
+    found = {}
+    for cpu, isa in arm.CPUS.items():
+        text = arm.emulated(cpu, program).stdout
+        assert text.splitlines()[0] == str(number(isa)), f"{cpu} has {isa}"
+        found[cpu] = results(text)
+        assert {name: error for name, (_, error) in found[cpu].items() if not error <= 1} == {}
+    first = found.popitem()[1]
+    assert all(each == first for each in found.values()), "instruction sets differ in bits"
+    if platform.machine() == "x86_64" and "avx2" in ways.ISAS:
+        bits = {name: digest for name, (digest, _) in first.items()}
+        assert int8_here(tmp_path).items() <= bits.items(), "x86 and ARM differ in bits"
+
+    # What a system claims is tried before it is believed.
+    (tmp_path / "lying").mkdir()
+    liar = arm.link(tmp_path / "lying", objects, "products_of_isa.cpp", "lying_system.cpp")
+    for cpu, isa in arm.CPUS.items():
+        told = arm.emulated(cpu, liar).stdout.splitlines()[0]
+        assert told == str(number(isa)), f"{cpu} runs {isa}, whatever the system claims"
+
+    check_counts(tmp_path, objects)
