@@ -53,6 +53,11 @@ class Fiber {
     }
     void leave() { swapcontext(&context_, &scheduler_); }
 
+    bool holds(const void* pointer) const {
+        const char *p = static_cast<const char*>(pointer), *begin = static_cast<const char*>(stack_);
+        return p >= begin && p < begin + Stacks::BYTES;
+    }
+
     void end() {
         if (stack_) stacks.give_back(stack_);
         stack_ = nullptr;

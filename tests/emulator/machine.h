@@ -10,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 
 #include "base.cuh"
 #include "clocks.h"
@@ -165,6 +166,7 @@ struct Machine {
     std::vector<Agent> agents{Agent{"nobody", false}};
     std::map<const void*, Waiters> flag_waiters;
     std::map<const void*, Gathering> flag_knowledge;
+    std::unordered_map<uintptr_t, Stamp> global_writes;  // by address, of two bytes
     Counts counts{};
 
     Machine(const Kernel& kernel, const Launch& launch, const void* arguments)

@@ -19,7 +19,7 @@ MISTAKES = (
     "NONE", "NO_PROXY_FENCE", "WRONG_PHASE", "TOO_FEW_BYTES", "TOO_MANY_BYTES", "MISSING_ARRIVAL",
     "NO_WAIT_FOR_EMPTY", "NO_WGMMA_WAIT", "NO_WGMMA_FENCE", "NO_INIT_FENCE", "EARLY_EXIT",
     "NO_CTA_BARRIER", "NO_COPY_WAIT", "UNALIGNED_COPY", "ONE_WARP_SHORT", "EMPTY_TOO_SOON",
-    "BEYOND_THE_END",
+    "BEYOND_THE_END", "NO_FLAG",
 )  # fmt: skip
 PARTS = ("copy_box", "multiply", "fragments", "pipeline", "exchange")
 SHARED = 48 * 1024  # bytes that a launch asks for

@@ -137,6 +137,7 @@ PASSED_ON = {
     "NO_CTA_BARRIER": "race: .* shared memory",
     "NO_COPY_WAIT": "race: a load reads .* a cp.async",
     "BEYOND_THE_END": "is not in shared memory",
+    "NO_FLAG": "race: a load reads global memory",
 }
 
 
