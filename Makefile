@@ -92,9 +92,9 @@ $(SERVING_STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 	$(SERVING)/bin/python -m pip install --quiet --editable .
 	touch $@
 
-# OPTIONS="-k soak", or what else pytest takes
+# OPTIONS="-k soak", or what else pytest takes; RECORD=FILE keeps what ran
 serving: $(SERVING_STAMP)
-	$(SERVING)/bin/python -m pytest tests/serving $(OPTIONS)
+	SERVING_RECORD=$(RECORD) $(SERVING)/bin/python -m pytest tests/serving $(OPTIONS)
 
 quick: checks
 	$(PYTEST) tests/formats tests/numerics tests/layouts $(CHOICES)

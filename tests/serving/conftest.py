@@ -1,12 +1,17 @@
-"""Tests against a real vLLM, in an environment of its own: `make serving`."""
+"""Tests against a real vLLM, in an environment of its own: `make serving`.
+
+SERVING_RECORD=FILE keeps what ran, with its date and versions.
+"""
 
 import gc
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 
+from serving.record import earlier, written
 from serving.served_models import NEW, PROMPTS, make_plain, offline, pack
 
 SETTINGS = {
@@ -75,3 +80,19 @@ def engine():
         from vllm.distributed import cleanup_dist_env_and_memory
 
         cleanup_dist_env_and_memory()
+
+
+_outcomes = {}
+
+
+def pytest_runtest_logreport(report):
+    """A test that failed to begin, or to end, has not passed."""
+    if report.when == "call" or report.outcome == "failed":
+        _outcomes[report.nodeid] = report.outcome
+
+
+def pytest_sessionfinish():
+    target = os.environ.get("SERVING_RECORD")
+    ours = {n.rpartition("/")[2]: o for n, o in _outcomes.items() if "tests/serving/" in n}
+    if target and ours:
+        written(Path(target), {"tests": earlier(Path(target)) | ours})

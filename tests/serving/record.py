@@ -19,6 +19,14 @@ def written(path: Path, found: dict[str, Any]) -> None:
     path.write_text(json.dumps({**circumstances(), **found}, indent=1) + "\n")
 
 
+def earlier(path: Path) -> dict[str, str]:
+    """Tests that are recorded already, with the same versions: a run may be in several parts."""
+    if not (ROOT / path).exists():
+        return {}
+    stored = json.loads((ROOT / path).read_text())
+    return stored["tests"] if stored["versions"] == circumstances()["versions"] else {}
+
+
 def circumstances() -> dict[str, Any]:
     import torch
     import vllm

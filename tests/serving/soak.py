@@ -32,7 +32,7 @@ SHORT, LONG = range(1, 9), range(120, 200)  # tokens of a prompt
 NEW = 16
 MODEL = "tiny"
 CLIENTS = 6
-STARTUP_S, REQUEST_S = 300, 120
+STARTUP_S, REQUEST_S = 600, 120
 # Pages of the KV cache are touched one by one: a small cache has been touched when half of the
 # load is done. Growth from then on is a leak; allocators keep some tens of megabytes of their own.
 KV_BLOCKS, LEAK_MIB = 48, 48
