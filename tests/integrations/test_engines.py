@@ -43,6 +43,7 @@ def test_a_part_is_cut_out_of_the_stream(tmp_path, dialect, axis, ranges):
     piece = intake.want(checkpoint.tensors["a.weight"], Cut(axis, ranges))
     others = dict(intake.stream(stream_of(checkpoint)))
     assert list(others) == ["a.bias"]
+    assert piece.shape == ((16, 64) if axis == 0 else (32, 32))
     index = [(slice(None),) * axis + (slice(*each),) for each in ranges]
     whole = q if dialect != "compressed-tensors" else checkpoint.read("a.weight")
     assert piece.assemble() == bs.cat([whole[each] for each in index], dim=axis)

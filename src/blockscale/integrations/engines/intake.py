@@ -47,6 +47,14 @@ class Piece:
                 raise ValueError(f"{stored.name} can only be read whole, and ranks would share it")
             self._windows = stored.windows(cut.axis, cut.ranges)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the part."""
+        shape = list(self.stored.shape)
+        if self.cut is not None:
+            shape[self.cut.axis] = sum(stop - start for start, stop in self.cut.ranges)
+        return tuple(shape)
+
     def take(self, role: str, tensor: Tensor) -> None:
         entry = self.stored.parts[role]
         if tuple(tensor.shape) != entry.shape or tensor.dtype != entry.dtype:

@@ -20,6 +20,9 @@ class BlockscaleHeadMethod(BlockscaleLinearMethod):
         start, stop = mine.org_vocab_start_index, min(mine.org_vocab_end_index, whole)
         return [None if (start, stop) == (0, whole) else Cut(0, ((start, stop),))]
 
+    def _rows(self, layer: Any, sizes: list[int]) -> int:
+        return sum(piece.shape[0] for piece in self.pieces)  # the vocabulary, not padded
+
     def apply(self, layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = layer.num_embeddings_per_partition
         logits: Tensor = layer.blockscale(x)

@@ -52,7 +52,21 @@ class BlockscaleLinearMethod(LinearMethodBase):
             self.pieces.append(self.model.intake.want(stored, cut))
         for scale in self.source.unused:
             self.model.intake.ignore(scale)
+        self._check(self._rows(layer, output_partition_sizes), input_size_per_partition)
         self.model.intake.on_reload(self._reload)
+
+    def _rows(self, layer: Any, sizes: list[int]) -> int:
+        """That this rank's weights must have together."""
+        return sum(sizes)
+
+    def _check(self, n: int, k: int) -> None:
+        shapes = [piece.shape for piece in self.pieces]
+        if sum(shape[0] for shape in shapes) != n or any(shape[1] != k for shape in shapes):
+            names = ", ".join(f"{p.stored.name} {list(p.stored.shape)}" for p in self.pieces)
+            raise ValueError(
+                f"{self.name} needs a weight [{n}, {k}] on this rank, and the checkpoint has "
+                f"{names}: does its config.json belong to these files?"
+            )
 
     def _cuts(self, layer: Any, sizes: list[int]) -> list[Cut | None]:
         """This rank's part of each stored weight."""
@@ -122,12 +136,9 @@ class BlockscaleLinearMethod(LinearMethodBase):
 
 def dummy(piece: Piece, dtype: torch.dtype, device: torch.device) -> QTensor | Tensor:
     """This rank's part of a tensor that nobody loads, every byte zero."""
-    shape, cut = list(piece.stored.shape), piece.cut
-    if cut is not None:
-        shape[cut.axis] = sum(stop - start for start, stop in cut.ranges)
     if piece.stored.format is None:
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return blank(piece.stored.format, tuple(shape), device)
+        return torch.zeros(piece.shape, dtype=dtype, device=device)
+    return blank(piece.stored.format, piece.shape, device)
 
 
 def _starts(layer: Any, sizes: list[int]) -> list[int]:
