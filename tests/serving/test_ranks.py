@@ -12,7 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is in an environment of its own: make s
 
 TENSOR = {"tensor_parallel_size": 2}
 EXPERT = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
-# Without a compiled model, vLLM on CPUs has no tensors to pass between stages, whatever the model.
+# With enforce_eager a run on CPUs ended in vLLM: its runner had no tensors to pass between stages.
 TRACED = {"enforce_eager": False, "compilation_config": {"backend": "eager"}}
 PIPELINE = {"pipeline_parallel_size": 2, **TRACED}
 

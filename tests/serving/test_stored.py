@@ -20,7 +20,7 @@ def test_a_stored_run_says_when_and_with_what(path):
     assert set(run["versions"]) == {"blockscale", "vllm", "torch", "transformers", "python"}
 
 
-def test_the_stored_tests_have_passed():
+def test_the_tests_that_a_run_recorded_have_passed():
     run = json.loads((ROOT / "bench/results/serving/tests.json").read_text())
     assert set(run["tests"].values()) == {"passed"}
 
