@@ -22,6 +22,7 @@ from blockscale.layouts.fragments import place
 from blockscale.runtime.cuda import FOLDER
 
 GENERATED = FOLDER / "generated"
+_TRITON = "blockscale.kernels.matmul.portable.device"  # imported only where Triton is installed
 _FRAGMENTS = ((2, False), (3, False), (4, False), (4, True), (5, True), (6, False), (8, False))
 
 
@@ -42,6 +43,8 @@ def headers() -> dict[str, str]:
 def _structs() -> Iterator[type[ctypes.Structure]]:
     """Of all kernel modules, each in the order in which it is declared."""
     for module in pkgutil.walk_packages(kernels.__path__, "blockscale.kernels."):
+        if module.name.startswith(_TRITON):
+            continue
         for each in vars(importlib.import_module(module.name)).values():
             is_struct = inspect.isclass(each) and issubclass(each, ctypes.Structure)
             if is_struct and hasattr(each, "HEADER") and each.__module__ == module.name:
