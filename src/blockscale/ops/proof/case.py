@@ -32,7 +32,8 @@ class Case:
 
     def run(self, kernel: Kernel, config: Config, device: torch.device) -> str | None:
         """What is wrong with a kernel's answer on a device. Errors of its launch are raised."""
-        launch = kernel.bind(self.problem, config, _moved(self.weights, device))
+        weights = _moved(self.weights, device)  # which a launch need not keep
+        launch = kernel.bind(self.problem, config, weights)
         outputs = _moved(self.outputs or (), device)
         returned = launch(*_moved(self.inputs, device), *outputs)
         found = returned if self.outputs is None else outputs
