@@ -81,7 +81,7 @@ def test_int8_activations_and_a_packed_head():
     for module in twin.modules():
         if isinstance(module, bs.nn.Linear):
             module.x_format = "int8"
-    report = bs.optimize_(model)
+    report = bs.optimize_(model, head=True)
     assert "lm_head: kbit4" in str(report)
     assert "(a copy: model.embed_tokens keeps the weight)" in str(report)
     assert "22 layers round x to int8" in str(report)
@@ -158,7 +158,7 @@ def test_what_is_left_is_said():
     report = bs.optimize_(model, head=False)
     assert "left: decoding, layer by layer: layer 1: a Linear is not a quantised" in str(report)
     model = tiny()
-    bs.optimize_(model)
-    again = str(bs.optimize_(model))
+    bs.optimize_(model, head=True)
+    again = str(bs.optimize_(model, head=True))
     assert "left: the output head, which is packed already" in again
     assert "left: decoding, which is one call already" in again

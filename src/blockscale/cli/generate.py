@@ -26,8 +26,8 @@ def generate_text(
     optimize: Annotated[
         bool,
         typer.Option(
-            help="For a quantised model on a CPU: pack the output head, round x to int8 and let "
-            "a token pass all layers in one call.",
+            help="For a quantised model on a CPU: round x to int8, and let a token pass all layers "
+            "in one call.",
         ),
     ] = False,
 ) -> None:

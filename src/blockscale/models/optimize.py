@@ -32,13 +32,14 @@ class Optimized:
 def optimize_(
     model: nn.Module,
     *,
-    head: Format | str | bool = True,
+    head: Format | str | bool = False,
     x_format: str | None = "int8",
 ) -> Optimized:
     """Make a quantised transformers model on a CPU decode faster, in place.
 
-    head      the output head, packed: True: in the format that most layers have; or in this one;
-              False: as it is. A tied one gets a packed copy, and the embedding stays
+    head      the output head, packed: in this format; True: in the one that most layers have;
+              False: as it is, since its errors reach the logits unattenuated. A tied one gets a
+              packed copy, and the embedding stays
     x_format  "int8": layers whose weights have 2 or 4 bits round x to int8 in blocks of 32; None:
               all take x as it is
 
