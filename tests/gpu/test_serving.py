@@ -10,6 +10,7 @@ from blockscale.runtime.cuda import functions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 SIZES = (1, 4, 24)
+TOP = 2  # experts of a token
 
 
 def linear():
@@ -32,8 +33,8 @@ def arguments(layer, m):
     x = torch.randn(m, 512, device="cuda").bfloat16()
     if isinstance(layer, PackedLinear):
         return (x,)
-    ids = torch.randint(0, 4, (m, 2), device="cuda")
-    return x, ids, torch.rand(m, 2, device="cuda").bfloat16()
+    ids = torch.randint(0, 4, (m, TOP), device="cuda")
+    return x, ids, torch.rand(m, TOP, device="cuda").bfloat16()
 
 
 @pytest.mark.parametrize("make", [linear, experts])
@@ -41,7 +42,7 @@ def test_nothing_is_compiled_while_graphs_are_captured(make, monkeypatch):
     layer = make()
     startup = Startup("blockscale", SIZES, torch.bfloat16, is_speaker=True)
     startup.expect("layer")
-    startup.ready("layer", layer)
+    startup.ready("layer", layer, 1 if isinstance(layer, PackedLinear) else TOP)
 
     def refuse(*_, **__):
         raise AssertionError("compiled during capture")

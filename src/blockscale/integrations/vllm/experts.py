@@ -67,7 +67,7 @@ class BlockscaleMoEMethod(FusedMoEMethodBase):
         self.memory = Memory(experts)
         setattr(layer, HELD, experts)
         layer.w2_weight_packed = experts.down.codes  # where adapters look for the device
-        self.model.startup.ready(self.name, experts)
+        self.model.startup.ready(self.name, experts, self.moe.experts_per_token)
 
     def _untouched(self) -> bool:
         return all(piece.untouched for piece in self.pieces.every())

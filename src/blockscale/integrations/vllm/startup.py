@@ -22,6 +22,9 @@ from blockscale.tensor import explain
 logger = logging.getLogger("vllm.blockscale")
 
 
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # format and shape of each weight
+
+
 class Startup:
     """Of one model, in one process."""
 
@@ -32,17 +35,17 @@ class Startup:
         self.is_speaker = is_speaker  # one rank is enough to hear
         self._waiting: set[str] = set()
         self._formats: Counter[str] = Counter()
-        self._kinds: dict[tuple[object, ...], PackedModule] = {}
+        self._kinds: dict[tuple[type, int, Shapes], PackedModule] = {}
 
     def expect(self, name: str) -> None:
         self._waiting.add(name)
 
-    def ready(self, name: str, layer: PackedModule) -> None:
+    def ready(self, name: str, layer: PackedModule, experts_per_token: int = 1) -> None:
         """The last one says what all will run on."""
         for weight in layer.qtensors().values():
             self._formats[str(weight.format)] += 1
         kind = tuple((str(q.format), q.shape) for q in layer.qtensors().values())
-        self._kinds.setdefault((type(layer), *kind), layer)
+        self._kinds.setdefault((type(layer), experts_per_token, kind), layer)
         self._waiting.discard(name)
         if not self._waiting:
             self._begin()
@@ -67,11 +70,15 @@ class Startup:
 
     def _warm(self) -> None:
         """Run every kind of layer at every batch size, where running compiles."""
-        on_gpu = [each for each in self._kinds.values() if _device(each).type == "cuda"]
-        pairs = [(layer, m) for layer in on_gpu for m in self.rows]
-        for layer, m in track(pairs, lambda pair: f"{pair[1]} rows", None):
-            _run(layer, m, self.dtype)
-        if pairs:
+        runs = [
+            (layer, m, kind[1])
+            for kind, layer in self._kinds.items()
+            if _device(layer).type == "cuda"
+            for m in self.rows
+        ]
+        for layer, m, top in track(runs, lambda run: f"{run[1]} rows", None):
+            _run(layer, m, top, self.dtype)
+        if runs:
             torch.cuda.synchronize()
 
 
@@ -80,12 +87,12 @@ def _device(layer: PackedModule) -> torch.device:
 
 
 @torch.inference_mode()
-def _run(layer: PackedModule, m: int, dtype: torch.dtype) -> None:
-    """As a batch of m tokens would."""
+def _run(layer: PackedModule, m: int, top: int, dtype: torch.dtype) -> None:
+    """As a batch of m tokens would, each of which goes to so many experts."""
     weight = next(iter(layer.qtensors().values()))
     x = torch.zeros(m, weight.shape[-1], dtype=dtype, device=weight.device)
     if isinstance(layer, Experts):
-        every = torch.arange(m, device=x.device)[:, None] % layer.num_experts
+        every = torch.arange(m * top, device=x.device).view(m, top) % layer.num_experts
         layer(x, every, torch.ones_like(every, dtype=dtype))
     else:
         layer(x)
