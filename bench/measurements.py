@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +64,13 @@ def load(path: Path) -> Report:
     return Report(**{**data, "measurements": lines})
 
 
-def newest_of_each_gpu(folder: Path = FOLDER) -> list[Report]:
-    found: dict[str, Report] = {}
+def newest_of_each_work(folder: Path = FOLDER) -> list[Report]:
+    """Of each GPU and work the newest measurements, each with the facts of its own run: a run of
+    some works leaves what is stored of the others."""
+    found: dict[tuple[str, str], Report] = {}
     for report in sorted(map(load, folder.glob("*.json")), key=lambda each: each.date):
-        found[str(report.machine.get("gpu"))] = report
+        for work, lines in works(report.measurements).items():
+            found[str(report.machine.get("gpu")), work] = replace(report, measurements=lines)
     return list(found.values())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +157,18 @@ def stored(folder: Path = FOLDER) -> list[Run]:
 
 
 def newest_per_machine(runs: Iterable[Run]) -> list[Run]:
-    """Of runs that are sorted newest first: the first of each machine, by name and threads."""
-    found: dict[tuple[str, str, int], Run] = {}
+    """Of runs that are sorted newest first: the first of each machine, by name and threads, and of
+    the later ones what they have of shapes that those before them have not."""
+    found: list[Run] = []
+    seen: dict[tuple[str, str, int], set[tuple[int, int]]] = {}
     for run in runs:
-        found.setdefault(_place(run), run)
-    return sorted(found.values(), key=_place)
+        shapes = seen.get(_place(run))
+        if shapes is None:
+            found.append(run)
+        elif cases := [case for case in run.cases if case.shape not in shapes]:
+            found.append(replace(run, cases=cases, conversions=[], skipped={}))
+        seen.setdefault(_place(run), set()).update(case.shape for case in run.cases)
+    return sorted(found, key=_place)
 
 
 def _place(run: Run) -> tuple[str, str, int]:

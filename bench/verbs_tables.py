@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.measurements import Measurement, Report, newest_of_each_gpu, works
+from bench.measurements import Measurement, Report, newest_of_each_work, works
 from bench.results import TIMED
 from bench.tables import markdown
 from bench.timing import Spread
@@ -16,7 +16,7 @@ NOTHING_STORED = (
 
 
 def gpu_verbs() -> str:
-    return verbs_tables(newest_of_each_gpu())
+    return verbs_tables(newest_of_each_work())
 
 
 def verbs_tables(reports: Sequence[Report]) -> str:
@@ -25,9 +25,9 @@ def verbs_tables(reports: Sequence[Report]) -> str:
         changed = " with changes" if report.dirty else ""
         where = f"{report.machine['gpu']}, driver {report.machine['driver']}"
         commit = report.commit[:12] or "unknown"
-        parts.append(f"{where}; commit {commit}{changed}, {report.date[:10]}.")
+        told = f"{where}; commit {commit}{changed}, {report.date[:10]}"
         for work, lines in works(report.measurements).items():
-            parts += [f"**{work}**", _table(lines)]
+            parts += [f"**{work}** ({told})", _table(lines)]
     return "\n\n".join(parts) or NOTHING_STORED
 
 

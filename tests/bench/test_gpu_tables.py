@@ -1,10 +1,12 @@
 """The record of GPUs: JSON and back, tables with and without a run, and the picture."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench import cuda_tables, tables, verbs_tables
 from bench.duel import Way, duel
-from bench.measurements import Measurement, Report, load, newest_of_each_gpu
+from bench.measurements import Measurement, Report, load, newest_of_each_work
 from bench.picture import draw_both
 from bench.results import BASELINE, FAILED, TIMED, WRONG, Case, Entry, Run, newest_per_machine
 from bench.timing import Spread
@@ -76,6 +78,8 @@ def test_a_weight_is_compared_with_a_read_of_its_own_size(run):
 def test_a_gpu_is_one_machine_whatever_its_cpu(run):
     other = Run(**{**vars(run), "machine": {**MACHINE, "cpu": "Another"}})
     assert newest_per_machine([run, other]) == [run]
+    shape = {"cases": [replace(case, n=case.n + 64) for case in run.cases]}
+    assert newest_per_machine([run, replace(other, **shape)])[1].cases == shape["cases"]
 
 
 def test_the_readme_has_one_large_layer(run):
@@ -151,12 +155,18 @@ def test_measurements_round_trip_and_the_newest_counts(report, tmp_path):
     report.store(tmp_path / "b.json")
     assert load(tmp_path / "b.json") == report
     Report(**{**vars(report), "date": "2029-01-01"}).store(tmp_path / "c.json")
-    assert newest_of_each_gpu(tmp_path) == [report]
+    later = Report(
+        **{**vars(report), "date": "2031-01-01", "measurements": report.measurements[2:]}
+    )
+    later.store(tmp_path / "d.json")
+    found = newest_of_each_work(tmp_path)
+    assert [each.date[:4] for each in found] == ["2030", "2031"]
+    assert [len(each.measurements) for each in found] == [2, 1]
 
 
 def test_measurements_as_tables(report):
     text = verbs_tables.verbs_tables([report])
-    assert "Example GPU, driver 580.1; commit feed with changes, 2030-01-02." in text
+    assert "**Experts** (Example GPU, driver 580.1; commit feed with changes, 2030-01-02)" in text
     assert "| 8 experts | NVFP4 | 20.0 | 50.0 | 2.50 | 10.0 |  |" in text
     assert "| 8 experts | KBIT4 | failed |  |  |  | no |" in text
     assert "| idle | NVFP4 | 7.0 |" in text
