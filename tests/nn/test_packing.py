@@ -24,7 +24,7 @@ def blocked(monkeypatch):
     """Packing into a layout that is not the canonical one, which every kernel reads."""
     target = layer_of().weight.pack("blocked").layout
     monkeypatch.setattr(packed.ops, "prepared_layout", lambda *which: target)
-    monkeypatch.setattr(QTensor, "prepare", lambda q: q.pack(target))
+    monkeypatch.setattr(QTensor, "prepare", lambda q, x_format=None: q.pack(target))
     return target
 
 
@@ -76,7 +76,7 @@ def test_threads_that_come_at_once_pack_once(blocked, monkeypatch):
     layer, x, packs = layer_of(), torch.randn(3, 64), []
     others_came = threading.Event()
 
-    def prepare(q):
+    def prepare(q, x_format=None):
         packs.append(q)
         others_came.wait(0.2)
         return q.pack(blocked)
