@@ -31,6 +31,7 @@ NOT_RUN = {
     "torchrun ": "starts two ranks; tests/distributed has two",
     "blockscale --show-completion": "asks for the shell above it; tests/cli/test_completion.py",
     "blockscale warmup": "compiles for minutes; tests/cli/test_warmup.py",
+    "blockscale prove": "asks for a GPU; tests/cli/test_prove.py and tests/gpu/test_proof.py",
 }
 
 # What stands in a page, and what is run in its place: the same on a shape that is timed at once.

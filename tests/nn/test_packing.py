@@ -101,9 +101,11 @@ def test_a_weight_is_seen_as_a_whole_while_another_thread_packs_it(blocked):
 
     with ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look)
-        for layer in layers:
-            layer(x)
-        done.set()
+        try:
+            for layer in layers:
+                layer(x)
+        finally:
+            done.set()
         assert looking.result(hanging.SECONDS)
 
 
