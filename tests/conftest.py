@@ -1,6 +1,7 @@
 """Shared parameters. A format or a kernel joins the tests by being registered."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +23,19 @@ CUSTOM = [
     CATALOGUE["kbit5"].replace(name="kbit5_f32", scale="f32", tensor_scale="none"),
 ]
 FORMATS = [*CATALOGUE.values(), *CUSTOM]
+
+
+GPU_TESTS = Path(__file__).with_name("gpu")
+
+
+def pytest_ignore_collect(collection_path):
+    """Without a GPU none of its two thousand tests runs: one line says so, and no thousands of
+    skips. What the command line names is collected all the same."""
+    return True if collection_path == GPU_TESTS and not torch.cuda.is_available() else None
+
+
+def pytest_report_header():
+    return None if torch.cuda.is_available() else "tests/gpu: not collected, no CUDA device"
 
 
 def pytest_generate_tests(metafunc):

@@ -52,9 +52,9 @@ def peak():
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 few, every, target = sys.argv[1:]
-run_plan(plan_conversion(few, Settings(NVFP4)), target + ".few")
+run_plan(plan_conversion(few, Settings(NVFP4, scale="absmax")), target + ".few")
 before = peak()
-run_plan(plan_conversion(every, Settings(NVFP4)), target)
+run_plan(plan_conversion(every, Settings(NVFP4, scale="absmax")), target)
 print(peak() - before)
 """
 
