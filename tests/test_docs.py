@@ -26,3 +26,8 @@ def test_the_tree_lists_every_folder():
     folders = {p.name for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
     for folder in folders:
         assert f"{folder}/" in README
+
+
+def test_design_documents_have_numbers_of_their_own():
+    numbers = [path.name[:4] for path in (ROOT / "docs" / "design").glob("*.md")]
+    assert sorted(numbers) == [f"{i:04d}" for i in range(1, len(numbers) + 1)]
