@@ -15,7 +15,7 @@ from runtime import cubins
 
 SAMPLE = str(Path(__file__).with_name("sources") / "sample.cu")
 ROOT = Path(__file__).parents[2]
-VERBS = cubins.compiled_verbs()
+COMPILED = cubins.compiled()
 RECORD = json.loads(cubins.RECORD.read_text())
 
 needs_nvrtc = pytest.mark.skipif(isinstance(load_nvrtc(), str), reason=str(load_nvrtc()))
@@ -37,8 +37,7 @@ def sample(**defines):
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("verb", "target"), COMPILED)
 def test_every_kernel_compiles_and_does_not_spill(verb, target):
     # Another compiler allocates registers in another way.
     same = RECORD["nvrtc"] == cubins.nvrtc_version()
@@ -82,11 +81,23 @@ def test_what_follows_a_product_of_a_library_compiles_and_does_not_spill(target)
         assert used.registers <= 64  # eight CTAs of 128 threads fill half an SM
 
 
+@pytest.mark.parametrize(
+    ("verb", "target"), [case for case in COMPILED if case[0] in cubins.OTHER_PRODUCTS]
+)
+def test_kernels_of_products_are_compiled_for_gated_and_grouped_ones_too(verb, target):
+    """What multiplies a plain product on a target is compiled for the other verbs it takes."""
+    plain, other = (
+        {build.source for build in cubins.every_build(each, target)} for each in ("matmul", verb)
+    )
+    multiply = {each for each in plain if each == "stream.cu" or each.endswith("_gemm.cu")}
+    assert multiply
+    assert multiply <= other
+
+
 def test_no_record_is_left_of_a_kernel_that_is_gone():
     builds = {
         cubins.label(build, target)
-        for verb in VERBS
-        for target in TARGETS
+        for verb, target in COMPILED
         for build in cubins.every_build(verb, target)
     }
     assert set(RECORD["kernels"]) <= builds, cubins.HOW_TO_RECORD

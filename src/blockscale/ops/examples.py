@@ -12,6 +12,9 @@ from blockscale.problem import Kind, Problem, parse_kind
 from blockscale.runtime import Device
 
 _N, _K = 14336, 4096
+# Rows of which both kernels for few rows and kernels for many take the verb. One format stands for
+# all: a verb changes what surrounds the decoding of weights, not the decoding.
+_OTHER_PRODUCTS = {"gated_matmul": 64, "grouped_matmul": 2048, "grouped_gated_matmul": 2048}
 _WITH_N = (
     "matmul",
     "gated_matmul",
@@ -68,8 +71,8 @@ def example(
 
 
 def examples(device: Device, whole: bool) -> Iterator[Problem]:
-    """Of every verb and format; whole: with each number of rows, dtype, rule and verb that changes
-    what is compiled, and not only one of each."""
+    """Of every verb and format; whole: with each number of rows, dtype and rule that changes what
+    is compiled, and not only one of each."""
     for format in CATALOGUE.values():
         for problem in (*_products(format, device, whole), *_conversions(format, device, whole)):
             if problem is not None:
@@ -83,6 +86,8 @@ def _products(format: Format, device: Device, whole: bool) -> Iterator[Problem |
     if format == NVFP4:
         coded = str(Kind(NVFP4, canonical(NVFP4)))
         yield example("matmul", format, device, x=coded)
+        for verb, m in _OTHER_PRODUCTS.items():
+            yield example(verb, format, device, m=m)
     if not format.is_codebook and (device.tcgen05 or device.block_scale_mma):
         yield from _block_scaled(format, device)
     if not whole:
@@ -91,13 +96,8 @@ def _products(format: Format, device: Device, whole: bool) -> Iterator[Problem |
         yield example("matmul", format, device, m=m)
     for m in (1, 16):
         yield example("matmul", format, device, m=m, x="float16")
-    yield example("gated_matmul", format, device, m=16, x="float16")
-    for m in (1, 8):
-        yield example("gated_matmul", format, device, m=m)
     for m in (8, 16):
         yield example("matmul", format, device, m=m, n=28672)
-    yield example("grouped_gated_matmul", format, device, m=64)
-    yield example("grouped_matmul", format, device, m=64)
 
 
 def _block_scaled(format: Format, device: Device) -> Iterator[Problem | None]:
@@ -111,8 +111,8 @@ def _block_scaled(format: Format, device: Device) -> Iterator[Problem | None]:
         yield example("matmul", format, device, m=512, x=wide, layout=blocked)
     if format == NVFP4:
         yield example("matmul", format, device, m=128, x=x, layout=blocked)
-        yield example("gated_matmul", format, device, m=512, x=x, layout=blocked)
-        yield example("grouped_matmul", format, device, m=512, x=x, layout=blocked)
+        for verb in _OTHER_PRODUCTS:
+            yield example(verb, format, device, m=512, x=x, layout=blocked)
 
 
 def _conversions(format: Format, device: Device, whole: bool) -> Iterator[Problem | None]:
