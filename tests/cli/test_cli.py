@@ -64,6 +64,22 @@ def test_layout_prints_the_expression_and_draws(tmp_path):
     assert ElementTree.parse(tmp_path / "picture.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        ("tmem", "484 of 512 columns: 2 accumulators of 256 that share 64, 3 sets of 12"),
+        ("shared", "Sw<3,4,3> o (8,128):(128,1)"),
+    ],
+)
+def test_layout_draws_the_memories_of_an_sm(memory, said, tmp_path):
+    path = tmp_path / "picture.svg"
+    out = invoke("layout", "mxfp8", 8192, 8192, "--memory", memory, "-o", path).output
+    assert said in " ".join(out.split())
+    drawn = path.read_text()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert "accumulator 1: columns 192 .. 447" in drawn or memory == "shared"
+
+
 def test_layout_without_a_picture(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "picture" not in invoke("layout", "mxfp8", 100, 96, "-l", 3, "--no-draw").output
@@ -112,6 +128,11 @@ def test_explain_and_doctor():
         (("layout", "nvfp4", 256, 100), "nvfp4 needs k divisible by 16, got 100"),
         (("layout", "bnb_nf4", 256, 128), "blocked scales are one byte each; bnb_nf4 has f32"),
         (("layout", "nvfp4", 256, 128, "-o", "x.gif"), "must be .svg or .png, got 'x.gif'"),
+        (("layout", "nvfp4", 256, 128, "--memory", "tmen"), "did you mean 'tmem'?"),
+        (
+            ("layout", "nvfp4", 256, 128, "--memory", "tmem", "--gpu", "h200"),
+            "sm100_gemm: multiplies by tcgen05, which sm_90 has not",
+        ),
         (("layout", "nvfp4", 0, 128), "invalid value for 'rows'"),
         (("explain", 1, 2, 30), "nvfp4 needs w's last dimension divisible by 16, got 30"),
         (("explain", 1, 2, 64, "--dtype", "int8"), "use one of float32, bfloat16, float16"),

@@ -58,6 +58,11 @@ def test_layout(tmp_path):
     assert found["offsets"]["1"][:2] == [16, 17]
     found, _ = run("layout", "nvfp4", 128, 64, "-o", tmp_path / "x.svg")
     assert found["picture"] == str(tmp_path / "x.svg")
+    found, _ = run("layout", "nvfp4", 8192, 8192, "--memory", "tmem", "--no-draw")
+    assert (found["columns"], found["unshared_columns"]) == (512, 560)
+    assert found["regions"][1] == {"name": "accumulator 1", "start": 160, "stop": 416}
+    found, _ = run("layout", "nvfp4", 8192, 8192, "--memory", "shared", "--no-draw")
+    assert found["offsets"]["1"][:3] == [144, 128, 176]
 
 
 def test_explain():

@@ -7,10 +7,12 @@ import pytest
 import blockscale as bs
 from blockscale.kernels.matmul import sm100_gemm
 from blockscale.kernels.matmul.block_scaled.operands import operands, operands_of
-from blockscale.kernels.matmul.sm100_gemm.columns import TOTAL, Columns, plan, unshared
+from blockscale.kernels.matmul.sm100_gemm.columns import plan
 from blockscale.kernels.matmul.sm100_gemm.config import Config
 from blockscale.kernels.matmul.sm100_gemm.cost import counts
 from blockscale.kernels.matmul.sm100_gemm.shared_memory import shared_memory
+from blockscale.layouts import TensorMemory
+from blockscale.layouts.tensor_memory import COLUMNS
 from blockscale.problem import Problem
 from blockscale.runtime import gpu
 
@@ -38,21 +40,24 @@ def problem(x=bs.MXFP8, w=None, *, m=8192, n=8192, k=8192, device="b200", **fact
     [(256, 1, 524), (256, 2, 536), (256, 4, 560), (128, 1, 264)],
 )
 def test_what_two_accumulators_and_scales_would_need(mma_n, scale_groups, columns):
-    assert unshared(mma_n, scale_groups) == columns
+    assert plan(mma_n, scale_groups, 6).unshared == columns
 
 
 @pytest.mark.parametrize(
     ("mma_n", "scale_groups", "expected"),
     [
-        (256, 1, Columns(2, 64, 3, 12)),  # 36 columns of scales: 548 in all, 36 too many
-        (256, 2, Columns(2, 96, 3, 24)),
-        (256, 4, Columns(2, 96, 2, 48)),
-        (256, 8, Columns(1, 0, 2, 96)),  # two sets take 192 columns, which accumulators cannot give
-        (128, 4, Columns(2, 0, 3, 32)),  # nothing need be shared
+        (256, 1, (2, 64, 3, 12)),  # 36 columns of scales: 548 in all, 36 too many
+        (256, 2, (2, 96, 3, 24)),
+        (256, 4, (2, 96, 2, 48)),
+        (256, 8, (1, 0, 2, 96)),  # two sets take 192 columns, which accumulators cannot give
+        (128, 4, (2, 0, 3, 32)),  # nothing need be shared
     ],
 )
 def test_accumulators_share_as_few_columns_as_leave_room_for_scales(mma_n, scale_groups, expected):
-    assert plan(mma_n, scale_groups, 6) == expected
+    accumulators, shared, sets, set_columns = expected
+    found = plan(mma_n, scale_groups, 6)
+    assert found == TensorMemory(mma_n, scale_groups, accumulators, shared, sets)
+    assert found.set_columns == set_columns
 
 
 @pytest.mark.parametrize(("x", "w"), PAIRS)
@@ -67,7 +72,7 @@ def test_every_config_fits(x, w):
     }
     for config in found:
         columns = config.columns(operands(every))
-        assert columns.used(config.mma_n) <= TOTAL
+        assert columns.used <= COLUMNS
         assert 2 <= columns.sets <= config.stages
         memory = shared_memory(config, operands(every))
         assert 1024 + config.stages * memory.stage_bytes <= every.device.shared_per_cta

@@ -9,15 +9,15 @@ from blockscale.formats import Format
 from blockscale.layouts import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS, scale_atom, scale_layout
 
 # Rows r, r + 32, r + 64 and r + 96 share a 16-byte word: one colour for each group of 32 rows.
-_GROUPS = ("#9ecae1", "#fdd0a2", "#a1d99b", "#dadaeb")
-_INK, _PADDING = "#333333", "#eeeeee"
-_CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": _INK}
+GROUPS = ("#9ecae1", "#fdd0a2", "#a1d99b", "#dadaeb")
+INK, PADDING = "#333333", "#eeeeee"
+CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
 _MOST_TILES = 6  # drawn along each side; more would be too small to read
 
 
 def draw_scale_layout(format: Format, rows: int, columns: int, path: Path) -> None:
     """Write an SVG or PNG that shows where the scales of a [rows, columns] matrix go."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, (tiles, atom, memory) = plt.subplots(
         1, 3, figsize=(16, 8), gridspec_kw={"width_ratios": [1.1, 0.7, 2.2]}
     )
@@ -36,7 +36,8 @@ def draw_scale_layout(format: Format, rows: int, columns: int, path: Path) -> No
     plt.close(figure)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Or how to get it."""
     try:
         import matplotlib
     except ImportError:
@@ -58,17 +59,17 @@ def _draw_tiles(axes: Any, format: Format, rows: int, columns: int) -> None:
     layout = scale_layout((rows, columns * format.block), format)
     for i in range(shown_high):
         for j in range(shown_wide):
-            axes.add_patch(Rectangle((j, i), 1, 1, facecolor=_PADDING, edgecolor="none"))
+            axes.add_patch(Rectangle((j, i), 1, 1, facecolor=PADDING, edgecolor="none"))
             live_rows = min(rows - i * ATOM_ROWS, ATOM_ROWS)
             live_columns = min(columns - j * ATOM_COLUMNS, ATOM_COLUMNS) / ATOM_COLUMNS
-            for group, colour in enumerate(_GROUPS):
+            for group, colour in enumerate(GROUPS):
                 height = max(0, min(live_rows - 32 * group, 32)) / ATOM_ROWS
                 corner = (j, i + group / 4)
                 axes.add_patch(Rectangle(corner, live_columns, height, facecolor=colour))
-            axes.add_patch(Rectangle((j, i), 1, 1, fill=False, edgecolor=_INK, linewidth=1.5))
+            axes.add_patch(Rectangle((j, i), 1, 1, fill=False, edgecolor=INK, linewidth=1.5))
             start = layout(i * ATOM_ROWS, j * ATOM_COLUMNS * format.block)
             label = f"tile {start // ATOM_BYTES}\nbytes {start}..{start + ATOM_BYTES - 1}"
-            axes.text(j + 0.5, i + 0.5, label, **_CENTRED)
+            axes.text(j + 0.5, i + 0.5, label, **CENTRED)
     more = "" if (high, wide) == (shown_high, shown_wide) else f", {high} x {wide} in all"
     axes.set_title(
         f"1. the scale matrix, in tiles of {ATOM_ROWS} x {ATOM_COLUMNS}{more}\n"
@@ -89,15 +90,15 @@ def _draw_atom(axes: Any, format: Format) -> None:
     from matplotlib.patches import Rectangle
 
     layout = scale_layout((ATOM_ROWS, ATOM_COLUMNS * format.block), format)
-    for group, colour in enumerate(_GROUPS):
+    for group, colour in enumerate(GROUPS):
         for c in range(ATOM_COLUMNS):
             axes.add_patch(
                 Rectangle((c, 32 * group), 1, 32, facecolor=colour, edgecolor="white", linewidth=2)
             )
             for row, height in ((0, 2.5), (1, 7.5), (31, 29)):  # 0 and 1 apart, to be readable
                 offset = str(layout(32 * group + row, c * format.block))
-                axes.text(c + 0.5, 32 * group + height, offset, **_CENTRED)
-            axes.text(c + 0.5, 32 * group + 16, "...", **_CENTRED)
+                axes.text(c + 0.5, 32 * group + height, offset, **CENTRED)
+            axes.text(c + 0.5, 32 * group + 16, "...", **CENTRED)
     axes.set_title("2. one tile: byte offset\nof each scale", fontsize=10, loc="left")
     axes.set_xlim(0, ATOM_COLUMNS)
     axes.set_ylim(ATOM_ROWS, 0)
@@ -116,8 +117,8 @@ def _draw_memory(axes: Any, format: Format) -> None:
     }
     for offset, (r, c) in where.items():
         word, byte = divmod(offset, 16)
-        axes.add_patch(Rectangle((byte, word), 1, 1, facecolor=_GROUPS[r // 32], edgecolor="white"))
-        axes.text(byte + 0.5, word + 0.52, f"{r},{c}", **{**_CENTRED, "fontsize": 7})
+        axes.add_patch(Rectangle((byte, word), 1, 1, facecolor=GROUPS[r // 32], edgecolor="white"))
+        axes.text(byte + 0.5, word + 0.52, f"{r},{c}", **{**CENTRED, "fontsize": 7})
     axes.set_title(
         "3. the tile in memory: each cell is a byte, labelled r,c\n"
         "a 16-byte word holds the four scales of rows r, r+32, r+64 and r+96",

@@ -1,21 +1,18 @@
-"""`blockscale layout`: where each scale of a tensor goes in the blocked layout."""
+"""`blockscale layout`: where scales, codes and sums lie, printed and drawn."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from blockscale.cli.names import complete_format
+from blockscale.cli.names import check_name, complete, complete_format
 from blockscale.cli.output import Output
-from blockscale.formats import Format
 from blockscale.formats import format as find_format
 
-_ROWS = (0, 1, 31, 32, 64, 96, 127, 128)  # whose offsets are shown, and the last
-_COLUMNS = 8
+MEMORIES = ("scales", "shared", "tmem")
 
 
 def layout(
@@ -29,12 +26,23 @@ def layout(
     rows: Annotated[int, typer.Argument(help="Rows of the tensor.", min=1)],
     k: Annotated[int, typer.Argument(help="Columns of the tensor.", min=1)],
     batches: Annotated[int, typer.Option("-l", "--batches", help="Matrices.", min=1)] = 1,
+    memory: Annotated[
+        str,
+        typer.Option(
+            help="scales: blocked, in files; shared: swizzled codes of a tile; tmem: sums and "
+            "scales of a product by --m rows of x in the same format.",
+            autocompletion=complete(MEMORIES),
+        ),
+    ] = "scales",
+    m: Annotated[int, typer.Option(help="Rows of x, of --memory tmem.", min=1)] = 8192,
+    gpu: Annotated[str, typer.Option(help="Whose TMEM, by name: b200, b300.")] = "b200",
     picture: Annotated[
         Path | None, typer.Option("-o", "--out", help="Picture to write: .svg or .png.")
     ] = None,
     draw: Annotated[bool, typer.Option(help="Write the picture.")] = True,
 ) -> None:
-    """Print and draw the tensor-core layout of a tensor's scales."""
+    """Print and draw the tensor-core layout of a tensor: scales, shared memory or TMEM."""
+    check_name("--memory", memory, MEMORIES)
     entry = find_format(format)
     if entry.scale.bits != 8:
         raise ValueError(
@@ -43,55 +51,20 @@ def layout(
     if k % entry.block:
         raise ValueError(f"layout: {entry} needs k divisible by {entry.block}, got {k}")
     name = re.sub(r"[^-.A-Za-z0-9_]+", "_", entry.name)
-    path = picture or Path(f"layout_{name}_{rows}x{k}.svg")
+    kind = "" if memory == "scales" else f"{memory}_"
+    path = picture or Path(f"layout_{kind}{name}_{rows}x{k}.svg")
     if draw and path.suffix.lower() not in (".svg", ".png"):
         raise ValueError(f"layout: the picture must be .svg or .png, got {path.name!r}")
+
+    from blockscale.cli import memories
+
+    if memory == "scales":
+        shown = memories.blocked(entry, rows, k, batches)
+    elif memory == "shared":
+        shown = memories.shared(entry, rows)
+    else:
+        shown = memories.tmem(entry, (m, rows, k), gpu)
     if draw:
-        from blockscale.cli.draw_layout import draw_scale_layout
-
-        draw_scale_layout(entry, rows, k // entry.block, path)
-    facts = _facts(entry, rows, k, batches)
-    facts["picture"] = path if draw else None
-    out.report(facts, *_lines(facts))
-
-
-def _facts(entry: Format, rows: int, k: int, batches: int) -> dict[str, Any]:
-    from blockscale.layouts import ATOM_COLUMNS, ATOM_ROWS, scale_atom, scale_layout
-
-    columns = k // entry.block
-    whole = scale_layout((rows, k, batches), entry)
-    return {
-        "format": entry.name,
-        "scale": entry.scale.name,
-        "block": entry.block,
-        "shape": [rows, k, batches],
-        "scales": [rows, columns],
-        "padded_scales": [rows + -rows % ATOM_ROWS, columns + -columns % ATOM_COLUMNS],
-        "bytes": whole.cosize,
-        "atom": str(scale_atom(entry.block)),
-        "layout": str(whole),
-        "offsets": {  # of matrix 0: by row, one for each of the first scale columns
-            r: [whole(r, c * entry.block, 0) for c in range(min(columns, _COLUMNS))]
-            for r in _below(rows, (*_ROWS, rows - 1))
-        },
-    }
-
-
-def _lines(facts: dict[str, Any]) -> list[str]:
-    (rows, k, batches), (_, columns) = facts["shape"], facts["scales"]
-    high, wide = facts["padded_scales"]
-    lines = [
-        f"{facts['format']}: one {facts['scale']} scale for {facts['block']} elements along k",
-        f"tensor  {rows} x {k} x {batches}: {rows} x {columns} scales each",
-        f"padded  {high} x {wide} scales, {facts['bytes']} bytes in all",
-        f"atom    {facts['atom']}",
-        f"scales  {facts['layout']}",
-        "offsets of row r, scale column c (matrix 0):",
-    ]
-    for r, offsets in facts["offsets"].items():
-        lines.append(f"  r={r:<6d}" + "".join(f"{offset:>8d}" for offset in offsets))
-    return lines + ([f"picture {facts['picture']}"] if facts["picture"] else [])
-
-
-def _below(limit: int, wanted: Iterable[int]) -> list[int]:
-    return sorted({index for index in wanted if 0 <= index < limit})
+        shown.draw(path)
+    facts = {**shown.facts, "picture": path if draw else None}
+    out.report(facts, *shown.lines, *([f"picture {path}"] if draw else []))

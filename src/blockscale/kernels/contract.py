@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from blockscale.formats import Format
-from blockscale.layouts import Layout
+from blockscale.layouts import Layout, TensorMemory
 from blockscale.problem import Problem
 from blockscale.runtime import Device
 from blockscale.runtime.cuda import Build
@@ -87,6 +87,11 @@ class Launch:
     @property
     def predicted(self) -> Prediction | None:
         """None of kernels that have no model of themselves."""
+        return None
+
+    @property
+    def tensor_memory(self) -> TensorMemory | None:
+        """How a CTA divides TMEM; None of kernels that use none."""
         return None
 
     @property

@@ -12,17 +12,22 @@ from blockscale.layouts.blocked import (
     scale_layout,
 )
 from blockscale.layouts.layout import CODES, SCALES, Layout, bytes_of, canonical, layout
+from blockscale.layouts.panels import PANEL_BYTES, swizzled_panel
+from blockscale.layouts.tensor_memory import Region, TensorMemory
 
 __all__ = [
     "ATOM_BYTES",
     "ATOM_COLUMNS",
     "ATOM_ROWS",
     "CODES",
+    "PANEL_BYTES",
     "SCALES",
     "Layout",
+    "Region",
     "Strided",
     "Swizzle",
     "Swizzled",
+    "TensorMemory",
     "atom_storage",
     "atom_view",
     "blocked_scales",
@@ -31,5 +36,6 @@ __all__ = [
     "layout",
     "scale_atom",
     "scale_layout",
+    "swizzled_panel",
     "tile_to_shape",
 ]

@@ -13,7 +13,7 @@ from blockscale.ops.decoder import (
 )
 from blockscale.ops.dispatcher import can_skip_dispatcher, has_only_gradients, needs_gradient
 from blockscale.ops.examples import example, examples
-from blockscale.ops.explain import Explanation, explain
+from blockscale.ops.explain import Explanation, explain, tensor_memory
 from blockscale.ops.gradients import (
     Forward,
     differentiable,
@@ -105,6 +105,7 @@ __all__ = [
     "run_checked",
     "run_replay",
     "source_hash",
+    "tensor_memory",
     "to_prove",
     "tune",
     "versions",

@@ -8,6 +8,7 @@ import torch
 
 from blockscale.formats import INT8
 from blockscale.kernels import KERNELS, Prediction
+from blockscale.layouts import TensorMemory
 from blockscale.ops.choose import BY_RULE, Answer, Choice, answers, choose
 from blockscale.ops.prepared import prepared_layout
 from blockscale.ops.tuning.stored import other_rows
@@ -102,6 +103,9 @@ class Explanation:
         if self._expected is None:
             return []
         lines = [f"  expects  {self._expected}"]
+        tensor_memory = kernel.bind(self.problem, config).tensor_memory
+        if tensor_memory is not None:
+            lines.append(f"  TMEM     {tensor_memory}")
         for other in kernel.configs(self.problem):
             second = kernel.bind(self.problem, other).predicted if other != config else None
             if second is not None:
@@ -118,6 +122,19 @@ class Explanation:
         if layout == wanted:
             return f"in {layout}, the layout this target's kernels read"
         return f"in {layout}; this target's kernels read {wanted}: {how} once"
+
+
+def tensor_memory(problem: Problem) -> TensorMemory:
+    """How the first kernel that takes the problem and has something in TMEM divides it."""
+    for kernel in KERNELS[problem.verb]:
+        if kernel.refuses(problem) is None:
+            found = kernel.bind(problem, kernel.configs(problem)[0]).tensor_memory
+            if found is not None:
+                return found
+    reasons = "; ".join(
+        f"{each.kernel}: {each.refusal}" for each in answers(problem) if each.refusal
+    )
+    raise ValueError(f"no kernel multiplies {problem} in TMEM: {reasons}")
 
 
 def explain(

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from blockscale.kernels.cuda.enums import Activation
 from blockscale.kernels.matmul.block_scaled.operands import Operands, operands
+from blockscale.kernels.matmul.sm100_gemm import columns
 from blockscale.kernels.matmul.sm100_gemm.config import Config
 from blockscale.kernels.matmul.sm100_gemm.shared_memory import shared_memory
 from blockscale.numerics import parse_activation
@@ -37,7 +38,7 @@ def _specialised(kinds: Operands, out: str, activation: str, ragged: bool, confi
         "BS_ACTIVATION": Activation[activation.upper()].name,
         "BS_RAGGED": int(ragged),
     }
-    defines |= config.columns(kinds).defines(config.mma_n)
+    defines |= columns.defines(config.columns(kinds))
     defines |= shared_memory(config, kinds).defines()
     needs = (_INSTRUCTIONS[kinds.kind], "UTMALDG", "UTCCP", "LDTM", "UTCBAR")
     return Build("sm100_gemm.cu", "sm100_gemm", tuple(defines.items()), needs=needs)

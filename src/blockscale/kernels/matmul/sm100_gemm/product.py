@@ -9,6 +9,7 @@ from blockscale.kernels.matmul.sm100_gemm.build import gemm_build
 from blockscale.kernels.matmul.sm100_gemm.config import CTA_ROWS, THREADS, Config
 from blockscale.kernels.matmul.sm100_gemm.cost import cost
 from blockscale.kernels.matmul.sm100_gemm.shared_memory import shared_bytes
+from blockscale.layouts.tensor_memory import TensorMemory
 from blockscale.runtime.cuda import Build
 
 
@@ -36,6 +37,10 @@ class Product(BlockScaledProduct):
 
     def _build(self) -> Build:
         return gemm_build(self._problem, self._config)
+
+    @property
+    def tensor_memory(self) -> TensorMemory:
+        return self._config.columns(self._operands)
 
     @property
     def predicted(self) -> Prediction | None:
