@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
-from blockscale.formats import CATALOGUE, MXFP4, NVFP4, Codebook, Format, activation_format
+from blockscale.formats import CATALOGUE, MXFP4, NVFP4, Format, activation_format
 from blockscale.formats import format as find_format
 from blockscale.layouts import Layout, atom_storage, canonical
 from blockscale.layouts import layout as find_layout
@@ -27,6 +27,7 @@ from blockscale.numerics import check_rule, element_map, mxfp4_scales_to_nvfp4
 from blockscale.problem import Kind
 from blockscale.runtime import device_of, resolve_device
 from blockscale.tensor.index import parse_index
+from blockscale.tensor.storage import check_numbers, check_storage
 from blockscale.tensor.views import as_bytes
 
 
@@ -57,7 +58,7 @@ class QTensor:
 
     def __post_init__(self) -> None:
         if not torch.compiler.is_compiling():  # there the op that made the parts has checked them
-            _check(self)
+            check_storage(self.format, self.shape, self.layout, self._fields)
 
     @classmethod
     def from_storage(
@@ -94,7 +95,7 @@ class QTensor:
             flat = atom_storage(scale, shape[-2], shape[-1] // format.block)
             scale = flat.view(*shape[:-2], flat.shape[-1])
         q = cls(format, shape, codes, scale, tensor_scale, codebook, place)
-        _check_values(q)
+        check_numbers(format, tensor_scale, codebook)
         return q
 
     @classmethod
@@ -135,6 +136,11 @@ class QTensor:
 
     def numel(self) -> int:
         return prod(self.shape)
+
+    @property
+    def _fields(self) -> dict[str, Tensor | None]:
+        names = ("codes", "scale", "tensor_scale", "codebook")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -363,54 +369,6 @@ def quantize_values(
     scalars = parts[2] if format.has_tensor_scale else None
     codebook = parts[-1] if format.is_codebook else None
     return QTensor(format, tuple(x.shape), parts[0], parts[1], scalars, codebook, place)
-
-
-def _check_values(q: QTensor) -> None:
-    """The few numbers that a file may have wrong: looked at on the CPU."""
-    if q.tensor_scale is not None:
-        ops.check_positive("from_storage", "tensor_scale", q.tensor_scale)
-    if q.codebook is not None and q.codebook.device.type == "cpu":
-        table = Codebook(bits=q.format.element.bits, values=tuple(q.codebook.tolist()))
-        fixed = isinstance(q.format.element, Codebook) and q.format.element.label
-        if fixed and table.values != q.format.codebook:
-            raise ValueError(f"from_storage: {q.format} has one codebook, and this is another")
-
-
-def _check(q: QTensor) -> None:
-    """Every byte accounted for, before anything reads one."""
-    name = f"QTensor({q.format})"
-    if len(q.shape) < 2 or min(q.shape) < 0:
-        raise ValueError(f"{name}: shape must be [..., n, k], got {q.shape}")
-    if prod(q.shape) >= 2**62:
-        raise ValueError(f"{name}: shape {q.shape} has more values than can be addressed")
-    q.layout.check(q.format, q.shape)
-    expected: dict[str, tuple[torch.dtype, list[tuple[int, ...]]]] = {
-        "codes": (torch.uint8, [q.layout.code_storage_shape(q.format, q.shape)]),
-        "scale": (torch.uint8, [q.layout.scale_storage_shape(q.format, q.shape)]),
-    }
-    optional: dict[str, tuple[bool, list[tuple[int, ...]]]] = {
-        "tensor_scale": (q.format.has_tensor_scale, [q.shape[:-2], q.shape[:-1]]),
-        "codebook": (q.format.is_codebook, [(1 << q.format.element.bits,)]),
-    }
-    for field, (needed, shapes) in optional.items():
-        if needed != (getattr(q, field) is not None):
-            raise ValueError(f"{name}: {field} is {'missing' if needed else 'not of this format'}")
-        if needed:
-            expected[field] = (torch.float32, shapes)
-    for field, (dtype, shapes) in expected.items():
-        part = getattr(q, field)
-        if part.dtype != dtype:
-            raise TypeError(f"{name}: {field} must be {dtype}, got {part.dtype}")
-        if tuple(part.shape) not in shapes:
-            wanted = " or ".join(str(list(shape)) for shape in shapes)
-            raise ValueError(
-                f"{name}: {field} must have shape {wanted} for {list(q.shape)} in layout "
-                f"{q.layout}, got {list(part.shape)}"
-            )
-        if part.device != q.codes.device:
-            raise ValueError(
-                f"{name}: codes are on {q.codes.device} but {field} is on {part.device}"
-            )
 
 
 def _convert_exactly(q: QTensor, target: Format) -> QTensor:
