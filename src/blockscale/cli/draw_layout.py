@@ -11,7 +11,14 @@ from blockscale.layouts import ATOM_BYTES, ATOM_COLUMNS, ATOM_ROWS, scale_atom, 
 # Rows r, r + 32, r + 64 and r + 96 share a 16-byte word: one colour for each group of 32 rows.
 GROUPS = ("#9ecae1", "#fdd0a2", "#a1d99b", "#dadaeb")
 INK, PADDING = "#333333", "#eeeeee"
-CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
+# Not asked for its size when axes are laid out: it lies within its cell.
+CENTRED: dict[str, Any] = {
+    "ha": "center",
+    "va": "center",
+    "fontsize": 8,
+    "color": INK,
+    "in_layout": False,
+}
 _MOST_TILES = 6  # drawn along each side; more would be too small to read
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -55,6 +57,8 @@ def layout(
     path = picture or Path(f"layout_{kind}{name}_{rows}x{k}.svg")
     if draw and path.suffix.lower() not in (".svg", ".png"):
         raise ValueError(f"layout: the picture must be .svg or .png, got {path.name!r}")
+    if draw and not path.parent.is_dir():  # said before seconds of drawing
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
 
     from blockscale.cli import memories
 
