@@ -11,6 +11,7 @@ from bench import (
     cuda_timing,
     experts,
     gpu_quantize,
+    host_cost,
     quantized_products,
     run,
     verbs,
@@ -86,6 +87,8 @@ def test_all_other_verbs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(quantized_products, "SHAPES", many)
     monkeypatch.setattr(gpu_quantize, "SIDE", 64)
     monkeypatch.setattr(verbs, "_SECONDS", 0.001)
+    monkeypatch.setattr(host_cost, "SHAPE", host_cost.SMALL)
+    monkeypatch.setattr(host_cost, "_CALLS", 2)
     path = tmp_path / "verbs.json"
     assert verbs.main(["--out", str(path)]) == 0
     report, shown = load_report(path), capsys.readouterr().out
