@@ -49,8 +49,8 @@ def _expected(
     format: Format, shape: Shape, layout: Layout
 ) -> dict[str, tuple[torch.dtype, list[Shape]]]:
     """The dtype and the shapes that each field may have; no shape where it must be None."""
-    scalars = [shape[:-2], shape[:-1]] if format.has_tensor_scale else []
-    tables = [(1 << format.element.bits,)] if format.is_codebook else []
+    scalars: list[Shape] = [shape[:-2], shape[:-1]] if format.has_tensor_scale else []
+    tables: list[Shape] = [(1 << format.element.bits,)] if format.is_codebook else []
     return {
         "codes": (torch.uint8, [layout.code_storage_shape(format, shape)]),
         "scale": (torch.uint8, [layout.scale_storage_shape(format, shape)]),
