@@ -59,8 +59,8 @@ def test_layout(tmp_path):
     found, _ = run("layout", "nvfp4", 128, 64, "-o", tmp_path / "x.svg")
     assert found["picture"] == str(tmp_path / "x.svg")
     found, _ = run("layout", "nvfp4", 8192, 8192, "--memory", "tmem", "--no-draw")
-    assert (found["columns"], found["unshared_columns"]) == (512, 560)
-    assert found["regions"][1] == {"name": "accumulator 1", "start": 160, "stop": 416}
+    assert (found["columns"], found["unshared_columns"]) == (512, 832)
+    assert found["regions"][1] == {"name": "set 0, scales of x", "start": 384, "stop": 400}
     found, _ = run("layout", "nvfp4", 8192, 8192, "--memory", "shared", "--no-draw")
     assert found["offsets"]["1"][:3] == [144, 128, 176]
 

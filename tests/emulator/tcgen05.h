@@ -3,6 +3,7 @@
 // Ordered without waiting, for one thread: cp before mma, mma before mma. A cp that overwrites scales which an mma before
 // it still reads is not (PTX manual, tcgen05 memory consistency), and is reported.
 #pragma once
+#include <optional>
 #include "block_scale.h"
 #include "matrix_descriptor.h"
 #include "mbarrier.h"
@@ -73,10 +74,13 @@ inline Tmem& tmem_of(Cta& cta) {
     return *cta.tmem;
 }
 
+enum class Keep { NO, FILL, LAST_USE };  // what collector::a says
+
 // What one thread has issued. Both agents count the same numbers.
 struct Tcgen05Queue {
     Thread& thread;
     uint32_t mma, cp;
+    std::optional<u64> kept;  // the descriptor of the matrix A in the collector buffer
     std::vector<std::function<void()>> operations;
     size_t done = 0;
 
@@ -87,6 +91,13 @@ struct Tcgen05Queue {
     u32 next() const { return u32(operations.size()) + 1; }
     Accessor accessor(uint32_t agent) const { return {agent, next(), nullptr, thread.tmem_view.get(), true}; }
     bool is_own(const Stamp& stamp) const { return stamp.agent == mma || stamp.agent == cp; }
+
+    // A matrix may be taken from the collector buffer where the instruction before has filled it with the same one.
+    void keep(Keep how, u64 a) {
+        BS_REQUIRE(how != Keep::LAST_USE || kept == a, "tcgen05.mma with collector::a::lastuse of a matrix that the "
+                   "instruction before has not left in the collector buffer");
+        kept = how == Keep::FILL ? std::optional<u64>(a) : std::nullopt;
+    }
 
     void add(std::function<void()> operation) {
         operations.push_back(std::move(operation));

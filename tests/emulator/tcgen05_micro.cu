@@ -20,6 +20,7 @@ enum Mistake {
     UNALLOCATED,             // columns
     ODD_COLUMNS,             // no power of two
     SCALES_NOT_COPIED,
+    NOT_KEPT,                // a matrix taken from the collector buffer, which nothing has filled
 };
 
 struct alignas(64) ScaledArguments {
@@ -67,9 +68,14 @@ struct Scaled {
         if (!errs(SCALES_NOT_COPIED)) copy_scales();
         for (int i = 0; i < a.products; i++) {
             const int step = a.scale_step * i;  // scale groups
-            tc::mma_block_scale<CTAS, KIND>(tmem, tc::swizzled_rows(shared) + i * tc::NEXT_32_BYTES,
-                                            tc::swizzled_rows(b_at()) + i * tc::NEXT_32_BYTES, a.idesc + i * a.idesc_step,
-                                            a_column(step), b_column(step), i > 0);
+            const u64 rows = tc::swizzled_rows(shared) + i * tc::NEXT_32_BYTES;
+            const u64 columns = tc::swizzled_rows(b_at()) + i * tc::NEXT_32_BYTES;
+            const u32 idesc = a.idesc + i * a.idesc_step;
+            if (errs(NOT_KEPT))
+                tc::mma_block_scale<CTAS, KIND, tc::Keep::LAST_USE>(tmem, rows, columns, idesc, a_column(step),
+                                                                    b_column(step), i > 0);
+            else
+                tc::mma_block_scale<CTAS, KIND>(tmem, rows, columns, idesc, a_column(step), b_column(step), i > 0);
         }
         if (errs(COPY_OVER_SCALES)) copy_scales();
         if constexpr (CTAS == 1)

@@ -125,11 +125,12 @@ void tcgen05_cp_32x128b_warpx4(int ctas, u32 tmem, u64 descriptor) {
     queue.add([copy] { copy.run(); });
 }
 
-void tcgen05_mma_block_scale(int ctas, int kind, u32 d, u64 a, u64 b, u32 idesc, u32 a_scale, u32 b_scale,
+void tcgen05_mma_block_scale(int ctas, int kind, int keep, u32 d, u64 a, u64 b, u32 idesc, u32 a_scale, u32 b_scale,
                              bool accumulate) {
     check_issuer(ctas, "tcgen05.mma");
     BS_REQUIRE(d >> 16 == 0 && a_scale >> 16 == 0 && b_scale >> 16 == 0, "tcgen05.mma with a TMEM lane that is not 0");
     Tcgen05Queue& queue = queue_of(*machine->current);
+    queue.keep(Keep(keep), a);
     const Mma mma{decode_instruction(MmaKind(kind), idesc, ctas), group_of(*machine->current->cta, ctas, "tcgen05.mma"),
                   decode_tcgen05(a), decode_tcgen05(b), d, a_scale, b_scale, accumulate};
     mma.note(queue);

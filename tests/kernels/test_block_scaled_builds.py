@@ -19,6 +19,24 @@ GATED = {"gated": True, "activation": "silu"}
 RAGGED = {"groups": 8, "ragged": True}
 
 
+def machine_code(kernel, device, config, format, out, facts):
+    """Of a kernel that needs no memory of its own, waits first, and has what its build needs."""
+    kind = f"{format.spec}@bits/blocked"
+    problem = Problem(
+        verb="matmul", m=512, n=4096, k=4096, x=kind, w=kind, out=out, device=gpu(device), **facts
+    )
+    assert kernel.refuses(problem) is None
+    (build,) = kernel.bind(problem, config).builds
+    code = cubin(build, problem.target)
+    used = cubins.usage(code)[build.entry]
+    assert used.stack == used.local == 0
+    (listing,) = cubins.machine_code([(build, code)], problem.target)
+    there = cubins.opcodes(listing)
+    assert all(any(each.startswith(need) for each in there) for need in build.needs)
+    assert not cubins.loads_too_early(listing, build, problem.target)
+    return listing
+
+
 @pytest.mark.parametrize(
     ("kernel", "device", "config", "format", "out", "facts", "opcode"),
     [
@@ -34,17 +52,15 @@ RAGGED = {"groups": 8, "ragged": True}
     ids=["pair", "gated", "grouped", "warps-gated", "warps"],
 )  # fmt: skip
 def test_verbs_compile(kernel, device, config, format, out, facts, opcode):
-    kind = f"{format.spec}@bits/blocked"
-    problem = Problem(
-        verb="matmul", m=512, n=4096, k=4096, x=kind, w=kind, out=out, device=gpu(device), **facts
-    )
-    assert kernel.refuses(problem) is None
-    (build,) = kernel.bind(problem, config).builds
-    code = cubin(build, problem.target)
-    used = cubins.usage(code)[build.entry]
-    assert used.stack == used.local == 0
-    (listing,) = cubins.machine_code([(build, code)], problem.target)
-    there = cubins.opcodes(listing)
-    assert opcode in there
-    assert all(any(each.startswith(need) for each in there) for need in build.needs)
-    assert not cubins.loads_too_early(listing, build, problem.target)
+    listing = machine_code(kernel, device, config, format, out, facts)
+    assert opcode in cubins.opcodes(listing)
+
+
+def test_two_instructions_for_384_rows_of_w_keep_x():
+    config = PairConfig(384, 2, 1, 4)
+    listing = machine_code(sm100_gemm, "b200", config, bs.NVFP4, "bfloat16", {})
+    products = [each.operands for each in listing if each.opcode == "UTCOMMA.2CTA.4X"]
+    # Four steps of a tile's first stage, one part of w after the other; four of the other stages.
+    for told in ("A_KEEP", "A_REUSE"):
+        assert sum(told in each for each in products) == 4
+    assert len(products) == 8 + 8

@@ -51,6 +51,7 @@ def test_what_two_accumulators_and_scales_would_need(mma_n, scale_groups, column
         (256, 4, (2, 96, 2, 48)),
         (256, 8, (1, 0, 2, 96)),  # two sets take 192 columns, which accumulators cannot give
         (128, 4, (2, 0, 3, 32)),  # nothing need be shared
+        (384, 4, (1, 0, 2, 64)),  # all 512
     ],
 )
 def test_accumulators_share_as_few_columns_as_leave_room_for_scales(mma_n, scale_groups, expected):
@@ -69,6 +70,7 @@ def test_every_config_fits(x, w):
         (128, 2),
         (256, 1),
         (256, 2),
+        (384, 2),
     }
     for config in found:
         columns = config.columns(operands(every))
@@ -141,6 +143,19 @@ def test_a_large_product_is_predicted_near_the_peak_and_says_that_it_is_predicte
     assert told.endswith("of the tensor cores' peak, predicted, not measured")
     share = int(told.split("%")[0].split()[-1])
     assert share >= 90
+
+
+def test_more_rows_of_w_make_up_for_what_scales_cost_shared_memory():
+    """Scales of NVFP4 are written to shared memory and read like codes: with 256 rows of w they
+    come on top of what keeps shared memory as busy as the tensor cores, with 384 they do not."""
+    large = problem(bs.NVFP4, m=16384, n=16384, k=16384)
+    square, wide = (counts(large, replace(PAIR, mma_n=n, stages=4)) for n in (256, 384))
+    assert (square.tensor, square.shared) == (512, 608)
+    assert (wide.tensor, wide.shared) == (768, 768)
+    best, *_ = sm100_gemm.configs(large)
+    assert best.mma_n == 384
+    assert "95% of the tensor cores' peak" in str(sm100_gemm.bind(large, best).predicted)
+    assert sm100_gemm.configs(replace(large, gated=True, activation="silu"))[0].mma_n == 256
 
 
 def test_pairs_halve_what_shared_memory_moves_for_w():

@@ -62,6 +62,22 @@ def test_a_pair_of_ctas_multiplies_several_tiles(multicast, schedule):
 
 
 @pytest.mark.parametrize(
+    ("multicast", "schedule"), [(False, SCHEDULES[2]), (True, SCHEDULES[1])], ids=str
+)
+def test_384_rows_of_w_are_two_instructions(multicast, schedule):
+    """Two tiles of w, of which the second ends inside its second instruction's rows; one
+    accumulator, and two sets of scales for three stages."""
+    m, n, k = 200, 700, 576
+    x, w = small(bs.NVFP4, m, k), small(bs.NVFP4, n, k)
+    bias = torch.randint(-9, 9, (1, n)).float()
+    config = Config(mma_n=384, ctas=2, panels=1, stages=3, multicast=multicast)
+    problem = problem_of(bs.NVFP4, bs.NVFP4, m, n, k, sms=2, bias=True)
+    with scheduled(schedule):
+        y = run(sm100_gemm, problem, config, (blocked(w),), rows_of(x, m), (bias,))
+    assert torch.equal(y.double(), exact(x) @ exact(w).mT + bias.double())
+
+
+@pytest.mark.parametrize(
     ("x_format", "w_format"),
     [(bs.MXFP8, bs.MXFP4), (bs.MXFP6_E2M3, bs.MXFP6_E3M2), (bs.MXFP4, bs.MXFP4)],
     ids=["mxfp8-mxfp4", "mxfp6", "mxfp4"],

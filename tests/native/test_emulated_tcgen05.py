@@ -26,6 +26,7 @@ KINDS = ("MXF8F6F4", "MXF4", "MXF4NVF4")
 MISTAKES = (
     "NONE", "NO_WAIT_FOR_COMMIT", "NO_FENCE_AFTER", "NO_WAIT_LD", "NO_DEALLOC", "NO_PROXY_FENCE",
     "COPY_OVER_SCALES", "WRONG_LANES", "UNALLOCATED", "ODD_COLUMNS", "SCALES_NOT_COPIED",
+    "NOT_KEPT",
 )  # fmt: skip
 
 
@@ -307,6 +308,7 @@ CAUGHT = {
     "WRONG_LANES": "which reaches lanes",
     "UNALLOCATED": "not allocated",
     "ODD_COLUMNS": "48 columns",
+    "NOT_KEPT": "has not left in the collector buffer",
 }
 
 

@@ -8,8 +8,11 @@
 // Epilogue warps take tiles in order, so that `shared` of tile t - 1 implies `own` of tile t - 2: without shared columns,
 // `own` alone holds the issuer back.
 //
-// mbarriers: `full` of each accumulator, by tcgen05.commit; `own` of each and `shared`, one arrival of each epilogue warp,
-// of both CTAs of a pair at the even one.
+// One accumulator whose columns two instructions fill is released in these two parts: `own` says that the first one's
+// columns have been read, `second` the others.
+//
+// mbarriers: `full` of each accumulator, by tcgen05.commit; `own` of each, and `shared` or `second`, one arrival of each
+// epilogue warp, of both CTAs of a pair at the even one.
 #pragma once
 #include "gemm/block_scaled_shape.cuh"
 #include "gemm/ring_turn.cuh"
@@ -19,7 +22,8 @@ namespace bs::gemm {
 template <class Shape>
 struct Accumulators {
     static constexpr int COUNT = Shape::ACCUMULATORS, BARRIERS = 5, WARPS = 4 * Shape::CTAS;
-    static constexpr bool SHARES = COUNT == 2 && Shape::SHARED_COLUMNS > 0;
+    static constexpr bool SHARES = COUNT == 2 && Shape::SHARED_COLUMNS > 0, PARTS = Shape::SECOND_N > 0;
+    static_assert(!PARTS || COUNT == 1, "");
 
     u32 barriers;
     u32 tmem;
@@ -27,10 +31,12 @@ struct Accumulators {
     BS_DEVICE u32 full(int i) const { return barriers + 8 * i; }
     BS_DEVICE u32 own(int i) const { return barriers + 8 * (2 + i); }
     BS_DEVICE u32 shared() const { return barriers + 8 * 4; }
+    BS_DEVICE u32 second() const { return barriers + 8 * 4; }
 
     BS_DEVICE void initialise() const {
         for (int i = 0; i < COUNT; i++) ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(own(i), WARPS);
         if constexpr (SHARES) ptx::mbarrier_init(shared(), WARPS);
+        if constexpr (PARTS) ptx::mbarrier_init(second(), WARPS);
     }
 
     BS_DEVICE u32 columns(int i) const { return tmem + i * Shape::SECOND; }
@@ -47,7 +53,7 @@ struct Accumulators {
 // Which accumulator a tile uses: each role counts its tiles.
 template <class Shape>
 struct AccumulatorTurn : RingTurn<Shape::ACCUMULATORS> {
-    u32 tile_parity = 0;  // of the shared columns, which every tile uses
+    u32 tile_parity = 0;  // of columns that every tile uses: shared ones, or the second part
 
     BS_DEVICE void step_on() {
         RingTurn<Shape::ACCUMULATORS>::step_on();

@@ -101,11 +101,12 @@ struct BlockScaledEpilogue {
     // Chunks in the order in which they are read: where accumulators share columns, those come first. Of a gated tile the
     // shared columns are up's, and each chunk of gate is read with one of up, so that all are read before any is released.
     BS_DEVICE int chunk_at(int step) const {
-        if (Shape::GATED || from.slot == 1) return step;
+        if (Shape::GATED || Accumulators<Shape>::PARTS || from.slot == 1) return step;
         return CHUNKS - 1 - step;
     }
 
     BS_DEVICE void drain() {
+        constexpr int OWN_STEPS = Accumulators<Shape>::PARTS ? Shape::FIRST_N / CHUNK : CHUNKS;
         constexpr int SHARED_STEPS = Shape::GATED ? CHUNKS : (Shape::SHARED_COLUMNS + CHUNK - 1) / CHUNK;
         const u32 columns = accumulators.columns(from.slot) + ptx::tcgen05::lane_bits(32 * warp);
         ptx::mbarrier_wait(accumulators.full(from.slot), from.parity);
@@ -120,7 +121,8 @@ struct BlockScaledEpilogue {
 #pragma unroll
             for (int b = 0; b < BRANCHES; b++) ptx::tcgen05::wait_ld(sums[b]);
             if (Accumulators<Shape>::SHARES && step == SHARED_STEPS - 1) release(accumulators.shared());
-            if (step == CHUNKS - 1) release(accumulators.own(from.slot));
+            if (step == OWN_STEPS - 1) release(accumulators.own(from.slot));
+            if (Accumulators<Shape>::PARTS && step == CHUNKS - 1) release(accumulators.second());
             store(sums, chunk);
         }
         from.step_on();

@@ -16,8 +16,6 @@ namespace bs::gemm {
 template <class Shape>
 struct BlockScaledIssue {
     static constexpr int CTAS = Shape::CTAS, SETS = Shape::SCALE_SETS, STAGES = Shape::STAGES;
-    static constexpr u32 INSTRUCTION =
-        ptx::tcgen05::instruction<Shape::KIND>(Shape::X_TYPE, Shape::W_TYPE, Shape::TILE_M, Shape::MMA_N);
 
     const BlockScaledRing<Shape>& ring;
     const Accumulators<Shape>& accumulators;
@@ -63,27 +61,65 @@ struct BlockScaledIssue {
         }
     }
 
-    // One stage, of which `mmas` instructions have k that exists.
-    BS_DEVICE void issue_stage(u32 sums, int mmas, bool accumulate) {
+    // Columns of TMEM.
+    struct Places {
+        u32 sums, x_scales, w_scales;
+    };
+
+    // Instruction i of a stage, by N rows of w from row FROM on.
+    template <int N, int FROM, ptx::tcgen05::Keep KEEP>
+    BS_DEVICE void multiply(const Places& at, int i, bool accumulate) const {
+        constexpr u32 INSTRUCTION =
+            ptx::tcgen05::instruction<Shape::KIND>(Shape::X_TYPE, Shape::W_TYPE, Shape::TILE_M, N);
+        constexpr u32 X_PANEL = ptx::tcgen05::units(Shape::CTA_ROWS * 128);
+        constexpr u32 W_PANEL = ptx::tcgen05::units(Shape::CTA_B_ROWS * 128);
+        const u64 x = ptx::tcgen05::swizzled_rows(ring.x_at(turn.slot));
+        const u64 w = ptx::tcgen05::swizzled_rows(ring.w_at(turn.slot) + FROM / CTAS * 128);
+        const int scale = i * Shape::SCALES_PER_MMA, group = scale / 4;
+        const u32 step = i % 4 * ptx::tcgen05::NEXT_32_BYTES;
+        ptx::tcgen05::mma_block_scale<CTAS, Shape::KIND, KEEP>(
+            at.sums + FROM, x + i / 4 * X_PANEL + step, w + i / 4 * W_PANEL + step,
+            INSTRUCTION + ptx::tcgen05::scale_byte(scale % 4), at.x_scales + 4 * group,
+            at.w_scales + 4 * (Shape::B_ATOMS * group + FROM / 128), accumulate || i > 0);
+    }
+
+    template <int N, int FROM>
+    BS_DEVICE void multiply_part(const Places& at, int mmas, bool accumulate) const {
+#pragma unroll
+        for (int i = 0; i < Shape::MMAS; i++)
+            if (i == 0 || i < mmas) multiply<N, FROM, ptx::tcgen05::Keep::NO>(at, i, accumulate);
+    }
+
+    // Both parts of w, one behind the other along k, so that x may stay in the tensor cores.
+    BS_DEVICE void multiply_both(const Places& at, int mmas) const {
+        using ptx::tcgen05::Keep;
+#pragma unroll
+        for (int i = 0; i < Shape::MMAS; i++)
+            if (i == 0 || i < mmas) {
+                multiply<Shape::FIRST_N, 0, Keep::FILL>(at, i, true);
+                multiply<Shape::SECOND_N, Shape::FIRST_N, Keep::LAST_USE>(at, i, true);
+            }
+    }
+
+    // One stage, of which `mmas` instructions have k that exists. A tile's first products of w's second part wait until
+    // the last tile's sums have been read there, and those of the first part run meanwhile.
+    BS_DEVICE void issue_stage(u32 sums, int mmas, bool accumulate, u32 second_parity) {
         ptx::mbarrier_wait(ring.full(turn.slot), turn.parity);
         ptx::tcgen05::fence_after_thread_sync();
         wait_for_set();
         const u32 x_scales = accumulators.tmem + Shape::SCALE_COLUMN + set * Shape::SET_COLUMNS;
         const u32 w_scales = x_scales + Shape::X_SCALE_COLUMNS;
         copy_scales(x_scales, w_scales);
-        const u64 x = ptx::tcgen05::swizzled_rows(ring.x_at(turn.slot));
-        const u64 w = ptx::tcgen05::swizzled_rows(ring.w_at(turn.slot));
-#pragma unroll
-        for (int i = 0; i < Shape::MMAS; i++) {
-            constexpr u32 X_PANEL = ptx::tcgen05::units(Shape::CTA_ROWS * 128);
-            constexpr u32 W_PANEL = ptx::tcgen05::units(Shape::CTA_B_ROWS * 128);
-            const int scale = i * Shape::SCALES_PER_MMA, group = scale / 4;
-            const u32 step = i % 4 * ptx::tcgen05::NEXT_32_BYTES;
-            if (i == 0 || i < mmas)
-                ptx::tcgen05::mma_block_scale<CTAS, Shape::KIND>(
-                    sums, x + i / 4 * X_PANEL + step, w + i / 4 * W_PANEL + step,
-                    INSTRUCTION + ptx::tcgen05::scale_byte(scale % 4), x_scales + 4 * group,
-                    w_scales + 4 * Shape::B_ATOMS * group, accumulate || i > 0);
+        const Places at{sums, x_scales, w_scales};
+        if constexpr (Shape::SECOND_N == 0) {
+            multiply_part<Shape::FIRST_N, 0>(at, mmas, accumulate);
+        } else if (accumulate) {
+            multiply_both(at, mmas);
+        } else {
+            multiply_part<Shape::FIRST_N, 0>(at, mmas, false);
+            ptx::mbarrier_wait(accumulators.second(), second_parity);
+            ptx::tcgen05::fence_after_thread_sync();
+            multiply_part<Shape::SECOND_N, Shape::FIRST_N>(at, mmas, false);
         }
         commit(ring.empty(turn.slot));
         turn.step_on();
@@ -101,7 +137,7 @@ struct BlockScaledIssue {
             ptx::tcgen05::fence_after_thread_sync();
 #pragma unroll 1
             for (int done = 0; done < all; done += Shape::MMAS)
-                issue_stage(accumulators.columns(into.slot), all - done, done > 0);
+                issue_stage(accumulators.columns(into.slot), all - done, done > 0, into.tile_parity ^ 1);
             commit(accumulators.full(into.slot));
             into.step_on();
         }

@@ -61,12 +61,12 @@ struct BlockScaledRing {
     BS_DEVICE void load_w(const typename Shape::Arguments& a, const OutputTile& tile, int stage, int slot, int rank,
                           u32 barrier) const {
         const int column = tile.n_tile * Shape::TILE_N;
-        constexpr int BOXES = Shape::CTA_B_ROWS / Shape::BOX_ROWS;  // of this CTA: gate's and up's, or one
+        constexpr int BOXES = Shape::CTA_B_ROWS / Shape::BOX_ROWS;  // of this CTA: gate's and up's, or those of instructions
 #pragma unroll
         for (int box = 0; box < BOXES; box++) {
             // Of a pair, the even CTA has the first half of the rows: the whole tile of gate where there are two.
             const int branch = !Shape::GATED ? 0 : CTAS == 2 ? rank : box;
-            const int row = tile.group * a.n + column + (!Shape::GATED ? rank * Shape::CTA_B_ROWS : 0);
+            const int row = tile.group * a.n + column + (!Shape::GATED ? Shape::row_of_box(box, rank) : 0);
 #pragma unroll
             for (int panel = 0; panel < Shape::PANELS; panel++)
                 load(w_at(slot) + panel * (Shape::CTA_B_ROWS * 128) + box * (Shape::BOX_ROWS * 128), a.code_map[branch],

@@ -1,7 +1,7 @@
 // The shape of a block-scaled GEMM by tcgen05: a Config, which a kernel is specialised by, and what follows from it.
 //
 //   KIND, X_TYPE, W_TYPE  of the product: see ptx/tcgen05_descriptors.cuh
-//   MMA_N           columns of an accumulator: rows of w that one instruction multiplies; with GATED, half are gate's
+//   MMA_N           columns of an accumulator: rows of w that are multiplied together; with GATED, half are gate's
 //   CTAS            1, or 2 for pairs of CTAs that multiply 256 rows of x together
 //   PANELS          128-byte panels along k of a stage
 //   STAGES          of the ring
@@ -32,8 +32,19 @@ struct BlockScaledShape : CONFIG {
     static constexpr int BRANCHES = Config::GATED ? 2 : 1;
     static constexpr int TILE_N = Config::MMA_N / BRANCHES;      // columns of the output
     static constexpr int CTA_B_ROWS = Config::MMA_N / Config::CTAS;  // of w, in the shared memory of a CTA
-    static constexpr int BOX_ROWS = Config::GATED ? TILE_N : CTA_B_ROWS;  // of w, that one load brings
+    // An instruction takes up to 256 rows of w, so that 384 are two. Each CTA of a pair holds half of each one's rows.
+    static constexpr int FIRST_N = Config::MMA_N < 256 ? Config::MMA_N : 256, SECOND_N = Config::MMA_N - FIRST_N;
+    static constexpr int BOX_ROWS = Config::GATED ? TILE_N : SECOND_N ? 64 : CTA_B_ROWS;  // of w, that one load brings
     static constexpr int CLUSTER = 1;             // CTAs along n that share rows of x
+
+    // Where a box of a CTA begins in a tile of w: boxes hold the CTA's half of the first instruction's rows, then of the
+    // second one's.
+    static BS_DEVICE int row_of_box(int box, int rank) {
+        const int row = box * BOX_ROWS;
+        if constexpr (SECOND_N > 0)
+            if (row >= FIRST_N / Config::CTAS) return row + FIRST_N / Config::CTAS + rank * (SECOND_N / Config::CTAS);
+        return row + rank * (FIRST_N / Config::CTAS);
+    }
 
     // Of a stage.
     static constexpr int MMAS = 4 * Config::PANELS;  // an instruction takes 32 bytes of k
@@ -48,7 +59,8 @@ struct BlockScaledShape : CONFIG {
     static constexpr int SET_COLUMNS = X_SCALE_COLUMNS + W_SCALE_COLUMNS;
     static constexpr int SECOND = Config::MMA_N - Config::SHARED_COLUMNS;  // where the second accumulator begins
 
-    static_assert(ptx::tcgen05::is_legal<Config::CTAS, Config::KIND>(TILE_M, Config::MMA_N), "");
+    static_assert(ptx::tcgen05::is_legal<Config::CTAS, Config::KIND>(TILE_M, FIRST_N), "");
+    static_assert(SECOND_N == 0 || (Config::CTAS == 2 && SECOND_N == 128), "boxes are halves of the second one's rows");
     static_assert(Config::MMA_N % 128 == 0, "scales come in atoms of 128 rows");
     static_assert(Config::STAGE_BYTES % 1024 == 0 && Config::X_BYTES % 1024 == 0, "panels are swizzled");
     static_assert(Config::X_BYTES == CTA_ROWS * 128 * Config::PANELS, "");

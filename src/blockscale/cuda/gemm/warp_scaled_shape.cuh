@@ -38,6 +38,8 @@ struct WarpScaledShape : CONFIG {
     static constexpr int TILE_K = STEPS * Mma::K;
     static constexpr int SCALE_GROUPS = STEPS * Mma::SCALES / 4;  // of four scales of a row
 
+    static BS_DEVICE int row_of_box(int box, int) { return box * BOX_ROWS; }  // in a tile of w
+
     static_assert(Config::STAGE_BYTES % 1024 == 0, "panels are swizzled");
     static_assert(Config::X_BYTES == CTA_ROWS * 128 && Config::W_BYTES == CTA_B_ROWS * 128, "");
 };

@@ -82,7 +82,7 @@ void tcgen05_fence_after();
 void tcgen05_commit(int ctas, u32 barrier);
 void tcgen05_commit_multicast(int ctas, u32 barrier, u32 mask);
 void tcgen05_cp_32x128b_warpx4(int ctas, u32 tmem, u64 descriptor);
-void tcgen05_mma_block_scale(int ctas, int kind, u32 d, u64 a, u64 b, u32 idesc, u32 a_scale, u32 b_scale,
+void tcgen05_mma_block_scale(int ctas, int kind, int keep, u32 d, u64 a, u64 b, u32 idesc, u32 a_scale, u32 b_scale,
                              bool accumulate);
 void tcgen05_ld_32x32b(u32* to, int columns, u32 address);
 void tcgen05_wait_ld();

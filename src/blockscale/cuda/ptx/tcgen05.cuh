@@ -87,30 +87,44 @@ BS_DEVICE void cp_32x128b_warpx4(u32 tmem, u64 descriptor) {
 //   MXF4NVF4       packed e2m1; a ue4m3 scale per 16
 enum class Kind { MXF8F6F4, MXF4, MXF4NVF4 };
 
+// Whether tensor cores may keep a for the next instruction, which then need not read it from shared memory: a
+// permission, of which the last of such instructions makes an end.
+enum class Keep { NO, FILL, LAST_USE };
+
 #define BS_TCGEN05_MMA(GROUP, KIND_WORDS)                                                                            \
-    BS_PTX(tcgen05_mma_block_scale(CTAS, int(KIND), d, a, b, idesc, a_scale, b_scale, accumulate),                   \
+    BS_PTX(tcgen05_mma_block_scale(CTAS, int(KIND), int(KEEP), d, a, b, idesc, a_scale, b_scale, accumulate),        \
            "{.reg .pred p; setp.ne.u32 p, %6, 0; tcgen05.mma.cta_group::" GROUP ".kind::" KIND_WORDS                 \
            " [%0], %1, %2, %3, [%4], [%5], p;}" ::"r"(d),                                                            \
            "l"(a), "l"(b), "r"(idesc), "r"(a_scale), "r"(b_scale), "r"(u32(accumulate))                              \
            : "memory")
 
+#define BS_TCGEN05_MMA_KEEPING(GROUP, KIND_WORDS)                    \
+    if constexpr (KEEP == Keep::FILL)                                \
+        BS_TCGEN05_MMA(GROUP, KIND_WORDS ".collector::a::fill");     \
+    else if constexpr (KEEP == Keep::LAST_USE)                       \
+        BS_TCGEN05_MMA(GROUP, KIND_WORDS ".collector::a::lastuse");  \
+    else                                                             \
+        BS_TCGEN05_MMA(GROUP, KIND_WORDS)
+
 // By one thread: d = a b, or d += a b where `accumulate`. a and b are matrix descriptors, d and the scales TMEM.
-template <int CTAS, Kind KIND>
+template <int CTAS, Kind KIND, Keep KEEP = Keep::NO>
 BS_DEVICE void mma_block_scale(u32 d, u64 a, u64 b, u32 idesc, u32 a_scale, u32 b_scale, bool accumulate) {
-    if constexpr (KIND == Kind::MXF8F6F4 && CTAS == 1)
-        BS_TCGEN05_MMA("1", "mxf8f6f4.block_scale.block32");
-    else if constexpr (KIND == Kind::MXF8F6F4)
-        BS_TCGEN05_MMA("2", "mxf8f6f4.block_scale.block32");
-    else if constexpr (KIND == Kind::MXF4 && CTAS == 1)
-        BS_TCGEN05_MMA("1", "mxf4.block_scale.block32");
-    else if constexpr (KIND == Kind::MXF4)
-        BS_TCGEN05_MMA("2", "mxf4.block_scale.block32");
-    else if constexpr (CTAS == 1)
-        BS_TCGEN05_MMA("1", "mxf4nvf4.block_scale.block16");
-    else
-        BS_TCGEN05_MMA("2", "mxf4nvf4.block_scale.block16");
+    if constexpr (KIND == Kind::MXF8F6F4 && CTAS == 1) {
+        BS_TCGEN05_MMA_KEEPING("1", "mxf8f6f4.block_scale.block32");
+    } else if constexpr (KIND == Kind::MXF8F6F4) {
+        BS_TCGEN05_MMA_KEEPING("2", "mxf8f6f4.block_scale.block32");
+    } else if constexpr (KIND == Kind::MXF4 && CTAS == 1) {
+        BS_TCGEN05_MMA_KEEPING("1", "mxf4.block_scale.block32");
+    } else if constexpr (KIND == Kind::MXF4) {
+        BS_TCGEN05_MMA_KEEPING("2", "mxf4.block_scale.block32");
+    } else if constexpr (CTAS == 1) {
+        BS_TCGEN05_MMA_KEEPING("1", "mxf4nvf4.block_scale.block16");
+    } else {
+        BS_TCGEN05_MMA_KEEPING("2", "mxf4nvf4.block_scale.block16");
+    }
 }
 
+#undef BS_TCGEN05_MMA_KEEPING
 #undef BS_TCGEN05_MMA
 
 #define BS_TMEM_D_8(i)                                                                                        \

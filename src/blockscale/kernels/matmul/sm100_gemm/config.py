@@ -12,12 +12,13 @@ from blockscale.layouts.tensor_memory import TensorMemory
 from blockscale.problem import Problem
 
 CTA_ROWS = 128  # of x: the lanes of TMEM
+INSTRUCTION_N = 256  # rows of w, at the most
 THREADS = 192
 
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    mma_n: int  # rows of w of an instruction, of gate and up together
+    mma_n: int  # rows of w multiplied together, of gate and up: 384 are two instructions
     ctas: int  # 2: pairs of CTAs that multiply 256 rows of x together
     panels: int  # of 128 bytes along k, of a stage
     stages: int
@@ -37,9 +38,11 @@ class Config(BaseConfig):
         """Columns of the output."""
         return self.mma_n // (2 if problem.gated else 1)
 
-    def mmas(self) -> int:
-        """Of a stage."""
-        return 4 * self.panels
+    def w_box_rows(self, problem: Problem) -> int:
+        """That one load brings: of a matrix, or of this CTA's half of an instruction's rows."""
+        if problem.gated:
+            return self.tile_n(problem)
+        return 64 if self.mma_n > INSTRUCTION_N else self.mma_n // self.ctas
 
     def tile_k(self, kinds: Operands) -> int:
         return self.panels * kinds.panel_k

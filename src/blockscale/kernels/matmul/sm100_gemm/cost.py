@@ -2,9 +2,11 @@
 run it.
 
 A stage takes as long as the slowest of four resources: the tensor cores at the data sheet's rate;
-shared memory, which TMA writes and the tensor cores read; the port from the L2 cache; DRAM. Tiles
+shared memory, which TMA writes and the tensor cores read once (x, where two instructions multiply
+it, because they may keep it); the port from the L2 cache; DRAM. Tiles
 follow each other on a CTA or pair, and of a tile's end only what the next tile waits for counts:
-the columns that two accumulators share, or all of one.
+the columns that two accumulators share, or those of one that the next tile's first instructions
+write: while these run, the rest is read.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import NamedTuple
 
 from blockscale.kernels.contract import Prediction
 from blockscale.kernels.matmul.block_scaled.operands import operands
-from blockscale.kernels.matmul.sm100_gemm.config import CTA_ROWS, Config
+from blockscale.kernels.matmul.sm100_gemm.config import CTA_ROWS, INSTRUCTION_N, Config
 from blockscale.kernels.matmul.sm100_gemm.shared_memory import shared_memory
 from blockscale.problem import Problem
 
@@ -58,7 +60,7 @@ def counts(problem: Problem, config: Config) -> Counts:
     memory = shared_memory(config, kinds)
     flops = 2.0 * CTA_ROWS * config.mma_n * config.tile_k(kinds)  # of a CTA
     columns = config.columns(kinds)
-    waited = columns.shared if columns.accumulators == 2 else config.mma_n
+    waited = columns.shared if columns.accumulators == 2 else min(config.mma_n, INSTRUCTION_N)
     loaded = float(memory.stage_tx)
     if config.multicast:
         loaded -= memory.scale_bytes * (config.mma_n // 128) // (1 + config.mma_n // 128) / 2

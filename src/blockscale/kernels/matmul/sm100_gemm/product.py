@@ -18,12 +18,11 @@ class Product(BlockScaledProduct):
 
     def _shape(self) -> Shape:
         problem, config = self._problem, self._config
-        whole = config.mma_n // (2 if problem.gated else 1)  # rows of one matrix of weights
         boxes = Boxes(
             x_rows=CTA_ROWS,
-            w_rows=whole if problem.gated else whole // config.ctas,
+            w_rows=config.w_box_rows(problem),
             x_atoms=1,
-            w_atoms=whole // 128,
+            w_atoms=config.tile_n(problem) // 128,
             scale_groups=config.scale_groups(self._operands),
         )
         return Shape(

@@ -14,6 +14,11 @@ _STATIC_SHARED = 2048  # bytes that the kernel has for itself, at the most
 
 
 def every_config(problem: Problem) -> Iterator[Config]:
+    """384 rows of w and one accumulator leave room for the scales of one panel of any format, and
+    are multiplied by pairs alone, which hold half of them each."""
+    if not problem.gated:
+        for multicast in (False, True):
+            yield from _with_stages(problem, Config(384, 2, 1, 0, multicast))
     for mma_n in (256,) if problem.gated else (128, 256):
         for ctas, multicast in ((1, False), (2, False), (2, True)):
             for panels in (1, 2):
