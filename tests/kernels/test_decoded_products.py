@@ -68,13 +68,14 @@ def problem_of(verb, q, x, rows, out, groups=1, ragged=False, **more):
     )
 
 
-def input_grad(q, grad, out_dtype, group_sizes=None, **changes):
+def input_grad(q, grad, out_dtype, group_sizes=None, out=None, **changes):
     groups = q.shape[0] if len(q.shape) == 3 else 1
     ragged = group_sizes is not None
     problem = problem_of("input_grad", q, grad.dtype, len(grad), out_dtype, groups, ragged)
     config = gradient.configs(problem)[0]
     config = replace(config, **changes)
-    out = torch.full((len(grad), problem.k), torch.nan, dtype=out_dtype)
+    if out is None:
+        out = torch.full((len(grad), problem.k), torch.nan, dtype=out_dtype)
     gradient.bind(problem, config, (as_groups(q.operand),))(grad, group_sizes, out)
     return out
 
@@ -114,6 +115,18 @@ def test_gradients_of_batches(matrices):
     y = input_grad(held, grad, torch.bfloat16, matrices=matrices)
     for i in range(5):
         check_gradient(y[3 * i : 3 * i + 3], grad[3 * i : 3 * i + 3], q[i], 0)
+
+
+@pytest.mark.parametrize("shape", [(24, 64), (3, 24, 64)], ids=str)
+def test_gradients_are_written_wherever_they_are_wanted(shape):
+    """Into rows that are apart, or that start at an odd address."""
+    held = weight(bs.NVFP4, *shape)[1]
+    grad = torch.randn(6, 24).bfloat16()
+    expected = input_grad(held, grad, torch.bfloat16)
+    apart = torch.full((6, 80), torch.nan, dtype=torch.bfloat16)[:, 3:67]
+    odd = torch.full((1 + 6 * 64,), torch.nan, dtype=torch.bfloat16)[1:].view(6, 64)
+    for out in (apart, odd):
+        assert torch.equal(input_grad(held, grad, torch.bfloat16, out=out), expected)
 
 
 @pytest.mark.parametrize("format", PREPARED, ids=str)
@@ -176,8 +189,8 @@ def test_torch_writes_what_needs_nothing_more(launched):
     matmul([held], x, torch.bfloat16)
     assert len(launched) == 1
     large = problem_of("matmul", held, torch.bfloat16, 4096, torch.bfloat16)
-    assert decoded.fills_gpu(large, 4096, 4096)
-    assert not decoded.fills_gpu(large, 512, 4096)
+    assert decoded.torch_writes(large, 4096 * 4096)
+    assert not decoded.torch_writes(large, 512 * 4096)
 
 
 @pytest.mark.parametrize("activation", ["silu", "swiglu_oai"])

@@ -83,21 +83,20 @@ def folds_tensor_scale(problem: Problem) -> bool:
     return is_bfloat16 and format.has_tensor_scale and format.is_codebook
 
 
-def fills_gpu(problem: Problem, rows: int, columns: int) -> bool:
-    """Whether a product of this size has a tile for every SM, so that cuBLAS does not split its
-    sums. It may round the parts of split sums to the dtype of the output, bfloat16 or float16:
+def _fills_gpu(problem: Problem, results: int) -> bool:
+    """Whether a product with so many results has a tile for every SM, so that cuBLAS does not split
+    its sums. It may round the parts of split sums to the dtype of the output, bfloat16 or float16:
     another setting of the whole process. Smaller products are written as float32."""
-    return rows * columns >= problem.device.sms * _TILE
+    return results >= problem.device.sms * _TILE
 
 
-def torch_writes(problem: Problem, out: Tensor) -> bool:
-    """Whether torch's product may write `out` itself, where sums are results: sums are rounded once
-    however torch computes them."""
-    dtype = multiplied_dtype(problem)
-    if torch.float32 in (dtype, out.dtype):
+def torch_writes(problem: Problem, results: int) -> bool:
+    """Whether torch's product may write so many results itself, where they are sums: sums are
+    rounded once however torch computes them."""
+    dtype, out = multiplied_dtype(problem), dtype_named(problem.out)
+    if torch.float32 in (dtype, out):
         return True
-    rows, columns = out.numel() // out.shape[-1], out.shape[-1]
-    return out.dtype == dtype and fills_gpu(problem, rows, columns)
+    return out == dtype and _fills_gpu(problem, results)
 
 
 def rows_of_scratch(problem: Problem) -> int:
@@ -176,8 +175,10 @@ class WholeDecoder:
 
 
 def product(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """x @ w of matrices [groups, ...] with sums in float32, into `out` (float32, or of x's dtype)
-    or into new float32. TF32 never enters, and no setting of torch is touched."""
+    """x @ w of matrices, or of [groups, ...] of them, with sums in float32, into `out` (float32, or
+    of x's dtype) or into new float32. TF32 never enters, and no setting of torch is touched."""
+    if x.dim() == 2:
+        return _product(torch.mm, x, w, out)
     if len(x) == 1:
         return _product(torch.mm, x[0], w[0], None if out is None else out[0])[None]
     return _product(torch.bmm, x, w, out)

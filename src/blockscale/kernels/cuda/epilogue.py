@@ -11,6 +11,7 @@ from ctypes import Structure
 from functools import lru_cache
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from blockscale.kernels.cuda.enums import Activation as Activations
@@ -82,7 +83,7 @@ def finish(
     x_scale: Tensor | None = None,  # float32 [groups, rows]
     factor: float = 1.0,
 ) -> None:
-    groups, rows, columns = out.shape
+    _, rows, columns = out.shape
     products = [product.placed() for product in products]
     gate = _branch(products[0])
     x_scale = None if x_scale is None else x_scale.contiguous()
@@ -102,8 +103,57 @@ def finish(
         limit,
     )
     kernel = function(epilogue(dtype_name(out.dtype), activation and activation.name), out.device)
-    grid = -(-columns // (_THREADS * _VALUES)), min(rows, _MOST_Y), groups
-    kernel.launch(grid, _THREADS, 0, current_stream(out.device), arguments)
+    kernel.launch(_grid(out.shape), _THREADS, 0, current_stream(out.device), arguments)
+
+
+class Finishing:
+    """`finish` of a product that has neither bias nor activation, again and again: everything is
+    found out but where sums and results are. Sums are adjacent, and start where torch allocates."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],  # groups, rows, columns
+        dtype: torch.dtype,
+        device: torch.device,
+        tensor_scale: Tensor | None,  # float32 [groups]; kept
+        factor: float,
+    ) -> None:
+        _, rows, columns = self._shape = shape
+        self._tensor_scale, self._factor, self._device = tensor_scale, factor, device
+        sums = EpilogueBranch(sums_row=columns, sums_group=rows * columns)
+        if tensor_scale is not None:
+            sums.tensor_scale = tensor_scale.data_ptr()
+            sums.tensor_scale_group = tensor_scale.stride(0)
+        self._template = bytes(
+            EpilogueArguments(
+                gate=sums,
+                up=sums,
+                out_row=columns,
+                out_group=rows * columns,
+                rows=rows,
+                columns=columns,
+                adjacent=columns % _VALUES == 0,
+                factor=factor,
+            )
+        )
+        self._grid, self._aligned = _grid(shape), _VALUES * dtype.itemsize
+        self._kernel = function(epilogue(dtype_name(dtype)), device)
+
+    def __call__(self, sums: Tensor, out: Tensor) -> None:
+        """sums, out: of `shape`, or with groups and rows in one dimension."""
+        if not out.is_contiguous() or out.data_ptr() % self._aligned:
+            whole = sums.view(self._shape), self._tensor_scale
+            finish([Sums(*whole)], out.view(self._shape), factor=self._factor)
+            return
+        arguments = EpilogueArguments.from_buffer_copy(self._template)
+        arguments.gate.sums = arguments.up.sums = sums.data_ptr()
+        arguments.out = out.data_ptr()
+        self._kernel.launch(self._grid, _THREADS, 0, current_stream(self._device), arguments)
+
+
+def _grid(shape: Sequence[int]) -> tuple[int, int, int]:
+    groups, rows, columns = shape
+    return -(-columns // (_THREADS * _VALUES)), min(rows, _MOST_Y), groups
 
 
 def _branch(product: Sums) -> EpilogueBranch:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.contract import Launch, Parts, reads_canonical
-from blockscale.kernels.cuda.epilogue import Sums, epilogue, finish
+from blockscale.kernels.cuda.epilogue import Finishing, Sums, epilogue, finish
 from blockscale.kernels.cuda.rows import aligned
 from blockscale.kernels.decoded import (
     MOST_MATRICES,
@@ -38,7 +38,7 @@ from blockscale.kernels.decoded import (
     unreadable,
 )
 from blockscale.kernels.panels import panels, rows_of_groups
-from blockscale.problem import Problem
+from blockscale.problem import Problem, dtype_named
 from blockscale.runtime.cuda import Build, cuda_refusal
 
 __all__ = ["NAME", "bind", "configs", "reads", "refuses"]
@@ -106,14 +106,24 @@ class Product(Launch):
 
     def __init__(self, problem: Problem, config: Config, weights: tuple[Parts, ...]) -> None:
         self._problem, self._config, self._weights = problem, config, weights
+        self._dtype = multiplied_dtype(problem)
         self._decode: WholeDecoder | None = None
+        self._finish: Finishing | None = None  # where torch writes no results
         if weights and self._is_whole:
             (weight,), folds = weights, config.grouped or folds_tensor_scale(problem)
             before = weight.tensor_scale if folds else scale_decoded(problem, weight)
-            shape, dtype = (problem.n, problem.k), multiplied_dtype(problem)
-            self._decode = WholeDecoder(problem.w_kind, weight, shape, dtype, before)
-            self._after = None if folds else weight.tensor_scale
+            shape = problem.n, problem.k
+            self._decode = WholeDecoder(problem.w_kind, weight, shape, self._dtype, before)
+            self._finish = None if config.grouped else self._finishing(weight, folds)
             self._weights = ()
+
+    def _finishing(self, weight: Parts, folds: bool) -> Finishing | None:
+        problem = self._problem
+        after, lift = None if folds else weight.tensor_scale, lift_of(problem)
+        if after is None and lift == 1.0 and torch_writes(problem, problem.rows * problem.k):
+            return None
+        shape, out = (problem.groups, problem.m, problem.k), dtype_named(problem.out)
+        return Finishing(shape, out, weight.codes.device, after, 1 / lift)
 
     @property
     def _is_whole(self) -> bool:
@@ -140,15 +150,18 @@ class Product(Launch):
         elif group_sizes is not None:
             _multiply_groups(problem, self._decode(), grad, group_sizes, out)
         else:
-            above, below = (each.unflatten(0, (problem.groups, problem.m)) for each in (grad, out))
-            self._multiply_whole(self._decode, above.to(multiplied_dtype(problem)), below)
+            self._multiply_whole(self._decode(), grad.to(self._dtype), out)
 
-    def _multiply_whole(self, decode: WholeDecoder, grad: Tensor, out: Tensor) -> None:
-        after, lift = self._after, lift_of(self._problem)
-        if after is None and lift == 1.0 and torch_writes(self._problem, out):
-            product(grad, decode(), out)
+    def _multiply_whole(self, w: Tensor, grad: Tensor, out: Tensor) -> None:
+        problem = self._problem
+        if problem.groups == 1:  # every view costs the host as much as a launch
+            w = w[0]
         else:
-            finish([Sums(product(grad, decode()), after)], out, factor=1 / lift)
+            grad, out = (each.unflatten(0, (problem.groups, problem.m)) for each in (grad, out))
+        if self._finish is None:
+            product(grad, w, out)
+        else:
+            self._finish(product(grad, w), out)
 
 
 def _builds(problem: Problem, config: Config) -> Sequence[Build]:
@@ -212,7 +225,7 @@ def _multiply(
         return product(grad[..., rows], w, out)
 
     first, *others = panels(config, 0, problem.n)
-    if not others and after is None and lift == 1.0 and torch_writes(problem, out):
+    if not others and after is None and lift == 1.0 and torch_writes(problem, out.numel()):
         of_panel(first, out)
         return
     sums = of_panel(first)

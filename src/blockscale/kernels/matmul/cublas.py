@@ -154,7 +154,7 @@ def _panel(
     lift, folded = lift_of(problem), folds_tensor_scale(problem)
     scales = [None if folded else part.tensor_scale for part in weights]
     left = (*scales, *biases, x_scale, problem.activation or None)
-    if lift == 1.0 and all(each is None for each in left) and torch_writes(problem, out):
+    if lift == 1.0 and all(each is None for each in left) and torch_writes(problem, out.numel()):
         product_of(weights[0], out)
         return
     sums = [
