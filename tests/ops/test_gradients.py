@@ -37,9 +37,8 @@ def bound(monkeypatch):
 
 
 def arguments(w, x, out=torch.float32):
-    operand = w.operand
-    return ([x], "", list(x.shape), operand.tensors, [], operand.kind, operand.shape,
-            None, None, None, "", "", [], None, out)  # fmt: skip
+    call = ops.MatmulCall(ops.plain(x), [w.operand], [None], None, "", "", (), None, out)
+    return ops.op_arguments(call)
 
 
 @needs_native
@@ -192,9 +191,9 @@ def test_torch_can_differentiate_the_ops(w, monkeypatch, name):
     for gated in (op, ops.gated_matmul):
         torch.manual_seed(0)
         x, bias = torch.randn(3, 64, requires_grad=True), torch.randn(24, requires_grad=True)
-        first = w.operand
-        gated([x], "", [3, 64], first.tensors, up.operand.tensors, first.kind, first.shape,
-              None, bias, None, "silu", "", [], None, torch.float32).sum().backward()  # fmt: skip
+        both, facts = [w.operand, up.operand], ("silu", "", (), None, torch.float32)
+        call = ops.MatmulCall(ops.plain(x), both, [None, bias], None, *facts)
+        gated(*ops.op_arguments(call)).sum().backward()
         found.append((x.grad, bias.grad))
     for mine, theirs in zip(*found, strict=True):
         assert torch.equal(mine, theirs)

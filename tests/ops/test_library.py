@@ -12,10 +12,9 @@ from bounds import STEEPEST, UNIT, roundings
 
 def matmul_args(x, weights, biases=(None, None), sizes=None, activation="", x_format="", out=None):
     operand = x.operand if isinstance(x, bs.QTensor) else ops.plain(x)
-    first = weights[0].operand
-    up = weights[1].operand.tensors if len(weights) > 1 else []
-    return (*operand, first.tensors, up, first.kind, first.shape, *biases, sizes, activation,
-            x_format, [], None, out or torch.float32)  # fmt: skip
+    call = ops.MatmulCall(operand, [w.operand for w in weights], biases[: len(weights)], sizes,
+                          activation, x_format, (), None, out or torch.float32)  # fmt: skip
+    return ops.op_arguments(call)
 
 
 def weights(fmt, *shape):

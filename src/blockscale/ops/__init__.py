@@ -1,5 +1,6 @@
 """Validate, choose, launch, on formats and plain tensors; and the `torch.library` ops."""
 
+from blockscale.ops.arguments import op_arguments
 from blockscale.ops.builds import builds
 from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
 from blockscale.ops.conversion_ops import dequantize, quantize
@@ -20,7 +21,6 @@ from blockscale.ops.gradients import (
     differentiable_again,
     forward_facts,
     needed_tensors,
-    op_arguments,
 )
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, plain

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from blockscale.kernels import Launch
+from blockscale.ops.arguments import call_of, text_of
 from blockscale.ops.choose import Choice, choose
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, as_groups
@@ -51,39 +52,61 @@ _known: dict[Hashable, _Known] = {}
 _gradients: dict[Hashable, _GradientPlan] = {}
 
 
-def replay_call(
-    x: Sequence[Tensor],
-    x_kind: str,
+def run_arguments(
+    x: Tensor,
     w: Sequence[Tensor],
-    up: Sequence[Tensor],
-    w_kind: str,
-    w_shape: Sequence[int],
+    text: str,
+    n: int,
+    k: int,
     bias: Tensor | None,
     up_bias: Tensor | None,
     group_sizes: Tensor | None,
-    facts: tuple[str, str, torch.dtype],  # activation, x_format, out_dtype
-) -> Tensor | None:
-    """A call like one before it; None where it takes more than that."""
-    if run_replay is None or x_kind:
-        return None
-    known = _known.get((*facts, w_kind, *w_shape, *_places(w), *_places(up)))
-    if known is None or not known.replays:
-        return None
-    return run_replay(known.replays, x[0], bias, up_bias, group_sizes, None, None)
+    x_tensor_scale: Tensor | None,
+    x_rest: Sequence[Tensor] | None,
+    x_codebook: Sequence[float] | None,
+) -> Tensor:
+    """An op's call, of `arguments.SCHEMA`. Compiled programs come this way at every product: a call
+    like one before it is found by what the program holds, and no operand is made of it."""
+    known = _known.get((text, n, k, *_places(w)))
+    if known is not None and x_tensor_scale is None:
+        if known.replays and run_replay is not None:
+            y = run_replay(known.replays, x, bias, up_bias, group_sizes, None, None)
+            if y is not None:
+                return y
+        if group_sizes is None and x_rest is None:
+            key = _key((x, bias, up_bias, None))
+            plan = known.plans.get(key)
+            if plan is not None and plan.is_current:
+                biases = (bias, up_bias) if plan.problem.gated else (bias,)
+                return _run_plan(known, key, plan, x, biases, None)
+    rest = bias, up_bias, group_sizes, x_tensor_scale, x_rest, x_codebook
+    return run_call(call_of(x, w, text, n, k, *rest))
 
 
 def run_call(call: MatmulCall) -> Tensor:
     """Check a call and run it; one that is like an earlier one is not checked again."""
     if call.x_tensor_scale is not None or _reads_sizes(call):
         return run_checked(call)
-    known, x, sizes = _known_of(call), call.x, call.group_sizes
-    key = is_deterministic(), *_facts((*x.tensors, *call.biases, sizes))
-    plan = _plan(call, known, (x.kind, *x.shape, *key))
+    known, x, biases = _known_of(call), call.x, tuple(call.biases)
+    up_bias = biases[1] if len(biases) > 1 else None
+    key = _key((*x.tensors, biases[0], up_bias, call.group_sizes))
+    plan = _plan(call, known, key)
     if plan is None:
         return run_checked(call)
-    y = plan(x.tensors[0] if x.is_plain else x, tuple(call.biases), sizes)
-    if run_replay is not None and x.is_plain and not call.x_format:
-        keep_replay(known.replays, key, plan, x.tensors[0], call.biases, sizes, None, None)
+    return _run_plan(known, key, plan, x.tensors[0] if x.is_plain else x, biases, call.group_sizes)
+
+
+def _run_plan(
+    known: _Known,
+    key: Hashable,
+    plan: Plan,
+    x: Tensor | Operand,
+    biases: tuple[Tensor | None, ...],
+    group_sizes: Tensor | None,
+) -> Tensor:
+    y = plan(x, biases, group_sizes)
+    if run_replay is not None and isinstance(x, Tensor) and not plan.choice.config.quantizes_x:
+        keep_replay(known.replays, key, plan, x, biases, group_sizes, None, None)
     return y
 
 
@@ -94,9 +117,9 @@ def _reads_sizes(call: MatmulCall) -> bool:
 
 
 def _known_of(call: MatmulCall) -> _Known:
-    first, second = call.weights[0], call.weights[1:]
-    places = *_places(first.tensors), *_places(second[0].tensors if second else ())
-    key = call.activation, call.x_format, call.out_dtype, first.kind, *first.shape, *places
+    *_, n, k = call.weights[0].shape
+    tensors = [tensor for weight in call.weights for tensor in weight.tensors]
+    key = text_of(call), n, k, *_places(tensors)
     known = _known.get(key)
     if known is None:
         if len(_known) >= _MOST:
@@ -105,19 +128,21 @@ def _known_of(call: MatmulCall) -> _Known:
     return known
 
 
-def _places(weight: Sequence[Tensor]) -> list[Hashable]:
-    """All that a launch has of a weight."""
+def _places(weights: Sequence[Tensor]) -> list[Hashable]:
+    """All that a launch has of weights whose kind is known: with their strides, bytes say the
+    shape. An address is of one device."""
     found: list[Hashable] = []
-    for tensor in weight:
-        found += tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+    for tensor in weights:
+        found += tensor.data_ptr(), tensor.nbytes, tensor.stride()
     return found
 
 
-def _facts(tensors: Sequence[Tensor | None]) -> list[Hashable]:
-    found: list[Hashable] = []
+def _key(tensors: Sequence[Tensor | None]) -> Hashable:
+    """What calls on some weights must agree in to share a plan."""
+    found: list[Hashable] = [is_deterministic()]
     for tensor in tensors:
         found += (None,) if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
-    return found
+    return tuple(found)
 
 
 def _plan(call: MatmulCall, known: _Known, key: Hashable) -> Plan | None:

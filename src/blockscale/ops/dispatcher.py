@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from blockscale.runtime.torch_private import find_questions
+from blockscale.runtime.torch_private import find_questions, forward_level
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -24,6 +24,11 @@ def can_skip_dispatcher(tensors: Iterable[Tensor | None]) -> bool:
 def has_only_gradients(tensors: Iterable[Tensor | None]) -> bool:
     """Nobody but autograd needs to see the call."""
     return _is_unwatched(tensors, grad=False)
+
+
+def has_gradients() -> bool:
+    """Whether calls may have gradients at all: only then it takes a look at their tensors."""
+    return torch.is_grad_enabled() or forward_level() != -1
 
 
 def needs_gradient(tensors: Iterable[Tensor | None]) -> bool:

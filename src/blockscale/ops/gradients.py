@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from blockscale.numerics import parse_activation
+from blockscale.ops.arguments import op_arguments
 from blockscale.ops.by_address import run_call, run_input_grad
 from blockscale.ops.dispatcher import can_skip_dispatcher
 from blockscale.ops.matmul import MatmulCall
@@ -225,28 +226,6 @@ def bias_gradient(grad: Tensor, group_sizes: Tensor | None, w_shape: Sequence[in
     expert = torch.searchsorted(ends, row, right=True)  # e for rows of nobody
     sums = grad.new_zeros(w_shape[0] + 1, grad.shape[-1]).index_add(0, expert, grad)
     return sums[:-1]
-
-
-def op_arguments(call: MatmulCall) -> tuple[Any, ...]:
-    """In the order of the ops' schema; `up` is empty where nothing is gated."""
-    first, rest = call.weights[0], call.weights[1:]
-    return (
-        call.x.tensors,
-        call.x.kind,
-        call.x.shape,
-        first.tensors,
-        rest[0].tensors if rest else [],
-        first.kind,
-        first.shape,
-        call.biases[0],
-        call.biases[1] if rest else None,
-        call.group_sizes,
-        call.activation,
-        call.x_format,
-        call.x_codebook,
-        call.x_tensor_scale,
-        call.out_dtype,
-    )
 
 
 def run_op(call: MatmulCall) -> Tensor:

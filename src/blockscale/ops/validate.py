@@ -46,10 +46,14 @@ def check_devices(verb: str, named: Sequence[tuple[str, torch.device | None]]) -
             )
 
 
-def check_x(verb: str, x: Operand, w: Operand, grouped: bool) -> None:
+def check_k(verb: str, x: Operand, w: Operand) -> None:
     k = w.shape[-1]
     if len(x.shape) < 1 or x.shape[-1] != k:
         raise ValueError(f"{verb}: x has k={x.shape[-1] if x.shape else 0} but w has k={k}")
+
+
+def check_x(verb: str, x: Operand, w: Operand, grouped: bool) -> None:
+    check_k(verb, x, w)
     if x.is_plain:
         check_float(verb, "x", x.tensors[0])
     elif x.parsed.layout != canonical(x.parsed.format) and not _blocked_alike(x, w, grouped):

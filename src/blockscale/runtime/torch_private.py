@@ -8,6 +8,7 @@ and everything has a way without it that is slower and right:
                         asks it anyway
     versions            where changes in place are not counted, no weight counts as unchanged
     below autograd      torch's own kernel of autograd costs four times as much at every call
+    skip tracing        torch.compiler.disable costs a microsecond at every call
     sleep               timings of single launches include some of the host's time
     scaled_mm           torch.nn.functional has it too, and makes its output: one more copy. Where
                         there is neither, the kernel that is made of it refuses
@@ -16,7 +17,9 @@ and everything has a way without it that is slower and right:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
+from types import CodeType
 from typing import Any
 
 import torch
@@ -72,6 +75,25 @@ def find_below_autograd() -> BelowAutograd | None:
     return None if guard is None or keys is None else (guard, keys)
 
 
+def find_skip_tracing() -> Callable[[CodeType], None] | None:
+    """Marks code that torch.compile runs as it is, with all that it calls."""
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    mark = getattr(frames, "set_code_exec_strategy", None)
+    strategy = getattr(frames, "_FrameExecStrategy", None)
+    action = getattr(getattr(frames, "_FrameAction", None), "SKIP", None)
+    if mark is None or strategy is None or action is None:
+        return None
+    skip = strategy(action, action)
+    return lambda code: mark(code, skip)
+
+
+def find_forward_level() -> Callable[[], int]:
+    """-1 where no tensor carries gradients forwards; 0, and so never, where torch does not say."""
+    if hasattr(forward_ad, "_current_level"):
+        return partial(attrgetter("_current_level"), forward_ad)
+    return lambda: 0
+
+
 def counts_versions() -> bool:
     """Whether torch counts the changes of a tensor in place."""
     return hasattr(torch.Tensor, "_version")
@@ -114,4 +136,5 @@ def _public_scaled_mm(
 
 scaled_mm = find_scaled_mm()
 current_device, raw_stream, sleep = find_current_device(), find_raw_stream(), find_sleep()
-below_autograd = find_below_autograd()
+below_autograd, skip_tracing = find_below_autograd(), find_skip_tracing()
+forward_level = find_forward_level()
