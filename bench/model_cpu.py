@@ -5,8 +5,9 @@
 
 Rivals: the model in bfloat16; packed, by `quantize_`'s layers alone; packed and `optimize_`d, with
 x as it is and with int8 x; and llama.cpp's Q4_0, where --llama-bench gives its program. They take
-turns; a figure is the median of the rounds, and ratios are of the same round. Weights are random:
-speed does not depend on their values.
+turns; a figure is the median of the rounds, and ratios are of the same round. A round during which
+other machines or processes had more than --interference of the CPUs is thrown away and made again.
+Weights are random: speed does not depend on their values.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import blockscale as bs
+from bench.interference import Interference, cpu_time
 from bench.machine import commit, describe_machine, versions
 from bench.random_gguf import Shape, write_gguf
 from bench.random_weights import random_weight
@@ -34,14 +36,16 @@ from blockscale.layouts import canonical
 
 _PROMPT = 16
 _BASELINE, _LLAMA = "bfloat16", "llama.cpp Q4_0"
+_ATTEMPTS = 4  # rounds made for each that is asked for, at most
 Rates = dict[str, list[float]]  # tokens a second by work, round by round
+Round = dict[str, dict[str, float]]  # tokens a second, by rival and work
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    shape = Shape(layers=arguments.layers, vocabulary=arguments.vocabulary)
+    shape = _shape(arguments)
     format = bs.format(arguments.format)
-    rivals = _models(shape, format)
+    rivals = _models(shape, format, arguments.only)
     console = Console(highlight=False)
     if arguments.llama_bench:
         arguments.gguf.parent.mkdir(parents=True, exist_ok=True)
@@ -49,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     records = []
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        rates = _race(rivals, threads, arguments)
+        rounds, interference = _race(rivals, threads, arguments)
+        rates = _by_rival(rounds)
         console.print(_table(f"{threads} threads", rates))
-        records.append({"threads": threads, "rates": rates})
+        records.append({"threads": threads, "rates": rates, "interference": interference})
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(_record(arguments, shape, records), indent=1) + "\n")
@@ -59,12 +64,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _models(shape: Shape, format: bs.Format) -> dict[str, Any]:
-    rivals = {_BASELINE: _plain(shape), f"{format}": _packed(_plain(shape), format)}
-    for name, x_format in ((f"{format}, optimize_", None), (f"{format}, optimize_, int8", "int8")):
-        rivals[name] = _packed(_plain(shape), format, head=True)
-        print(bs.optimize_(rivals[name], x_format=x_format))
-    return rivals
+def _shape(arguments: argparse.Namespace) -> Shape:
+    """Of a Llama of this width: heads of 64, four of them to a head of keys."""
+    hidden = arguments.hidden
+    return Shape(
+        layers=arguments.layers,
+        hidden=hidden,
+        intermediate=4 * hidden,
+        heads=hidden // 64,
+        kv_heads=max(1, hidden // 256),
+        vocabulary=arguments.vocabulary,
+    )
+
+
+def _models(shape: Shape, format: bs.Format, only: Sequence[str]) -> dict[str, Any]:
+    """By name; those whose names end with one of `only`, and the baseline."""
+    makers: dict[str, Callable[[], Any]] = {
+        _BASELINE: lambda: _plain(shape),
+        f"{format}": lambda: _packed(_plain(shape), format),
+        f"{format}, optimize_": lambda: _optimized(shape, format, None),
+        f"{format}, optimize_, int8": lambda: _optimized(shape, format, "int8"),
+    }
+    return {
+        name: make()
+        for name, make in makers.items()
+        if name == _BASELINE or not only or name.endswith(tuple(only))
+    }
+
+
+def _optimized(shape: Shape, format: bs.Format, x_format: str | None) -> Any:
+    model = _packed(_plain(shape), format, head=True)
+    print(bs.optimize_(model, x_format=x_format))
+    return model
 
 
 def _plain(shape: Shape) -> Any:
@@ -103,21 +134,54 @@ def _packed(model: Any, format: bs.Format, *, head: bool = False) -> Any:
     return model
 
 
-def _race(rivals: dict[str, Any], threads: int, arguments: argparse.Namespace) -> dict[str, Rates]:
+def _race(
+    rivals: dict[str, Any], threads: int, arguments: argparse.Namespace
+) -> tuple[list[Round], list[Interference]]:
+    """Rounds that nobody else disturbed, each with what others had of the CPUs meanwhile."""
+    _round(rivals, threads, arguments)  # packs weights and wakes threads
+    kept: list[Round] = []
+    interference: list[Interference] = []
+    for attempt in range(_ATTEMPTS * arguments.rounds):
+        before = cpu_time()
+        made = _round(rivals, threads, arguments)
+        after = cpu_time()
+        if before is None or after is None:
+            found = Interference(0.0, 0.0)
+        else:
+            found = after.interference_since(before)
+        quiet = found.both <= arguments.interference
+        print(f"round {attempt}: stolen {found.stolen:.1%}, other processes {found.others:.1%}"
+              + ("" if quiet else ": thrown away"), flush=True)  # fmt: skip
+        if quiet:
+            kept.append(made)
+            interference.append(found)
+        if len(kept) == arguments.rounds:
+            return kept, interference
+    raise RuntimeError(
+        f"{len(kept)} of {_ATTEMPTS * arguments.rounds} rounds had at most "
+        f"{arguments.interference:.0%} interference, {arguments.rounds} are needed: wait until the "
+        "machine is quiet, or allow more with --interference"
+    )
+
+
+def _round(rivals: dict[str, Any], threads: int, arguments: argparse.Namespace) -> Round:
     work: dict[str, Callable[[Any], float]] = {"decode": lambda m: _decode(m, arguments.tokens)}
     for size in arguments.prefill:
         work[f"prefill {size}"] = lambda model, tokens=size: _prefill(model, tokens)
-    rates: dict[str, Rates] = {name: {each: [] for each in work} for name in rivals}
-    for number in range(arguments.rounds + 1):  # the first packs weights and wakes threads
-        for name, model in rivals.items():
-            for each, measure in work.items():
-                found = measure(model)
-                if number:
-                    rates[name][each].append(found)
-        if number and arguments.llama_bench:
-            for each, found in _llama(arguments, threads).items():
-                rates.setdefault(_LLAMA, {}).setdefault(each, []).append(found)
-    return rates
+    made = {
+        name: {each: measure(model) for each, measure in work.items()}
+        for name, model in rivals.items()
+    }
+    if arguments.llama_bench:
+        made[_LLAMA] = _llama(arguments, threads)
+    return made
+
+
+def _by_rival(rounds: Sequence[Round]) -> dict[str, Rates]:
+    return {
+        name: {each: [one[name][each] for one in rounds] for each in works}
+        for name, works in rounds[0].items()
+    }
 
 
 @torch.inference_mode()
@@ -194,11 +258,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--threads", type=_numbers, default=[torch.get_num_threads()])
     parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--hidden", type=int, default=2048, help="a multiple of 256")
     parser.add_argument("--vocabulary", type=int, default=128256)
     parser.add_argument("--format", default="kbit4")
     parser.add_argument("--prefill", type=_numbers, default=[64, 512])
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=[], help="ends of rivals' names, as int8")
+    parser.add_argument(
+        "--interference", type=float, default=0.05, help="the most of a round that counts"
+    )
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's program")
     parser.add_argument("--gguf", type=Path, default=Path("build/random_llama.gguf"))
     parser.add_argument("--commit", default="", help="of a copy of the tree without its history")
