@@ -5,9 +5,9 @@
 
 Rivals: the model in bfloat16; packed, by `quantize_`'s layers alone; packed and `optimize_`d, with
 x as it is and with int8 x; and llama.cpp's Q4_0, where --llama-bench gives its program. They take
-turns; a figure is the median of the rounds, and ratios are of the same round. A round during which
-other machines or processes had more than --interference of the CPUs is thrown away and made again.
-Weights are random: speed does not depend on their values.
+turns; a figure is the median of the rounds, and ratios are of the same round. A measurement during
+which other machines or processes had more than --interference of the CPUs is thrown away and made
+again. Weights are random: speed does not depend on their values.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import blockscale as bs
-from bench.interference import Interference, cpu_time
+from bench.interference import DisturbedError, Quiet
 from bench.machine import commit, describe_machine, versions
 from bench.random_gguf import Shape, write_gguf
 from bench.random_weights import random_weight
@@ -36,7 +37,6 @@ from blockscale.layouts import canonical
 
 _PROMPT = 16
 _BASELINE, _LLAMA = "bfloat16", "llama.cpp Q4_0"
-_ATTEMPTS = 4  # rounds made for each that is asked for, at most
 Rates = dict[str, list[float]]  # tokens a second by work, round by round
 Round = dict[str, dict[str, float]]  # tokens a second, by rival and work
 
@@ -53,10 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     records = []
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        rounds, interference = _race(rivals, threads, arguments)
-        rates = _by_rival(rounds)
+        quiet = Quiet(arguments.interference, arguments.patience)
+        rates = _race(rivals, threads, arguments, quiet)
         console.print(_table(f"{threads} threads", rates))
-        records.append({"threads": threads, "rates": rates, "interference": interference})
+        records.append({"threads": threads, "rates": rates, **quiet.record()})
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(_record(arguments, shape, records), indent=1) + "\n")
@@ -135,45 +135,35 @@ def _packed(model: Any, format: bs.Format, *, head: bool = False) -> Any:
 
 
 def _race(
-    rivals: dict[str, Any], threads: int, arguments: argparse.Namespace
-) -> tuple[list[Round], list[Interference]]:
-    """Rounds that nobody else disturbed, each with what others had of the CPUs meanwhile."""
-    _round(rivals, threads, arguments)  # packs weights and wakes threads
-    kept: list[Round] = []
-    interference: list[Interference] = []
-    for attempt in range(_ATTEMPTS * arguments.rounds):
-        before = cpu_time()
-        made = _round(rivals, threads, arguments)
-        after = cpu_time()
-        if before is None or after is None:
-            found = Interference(0.0, 0.0)
-        else:
-            found = after.interference_since(before)
-        quiet = found.both <= arguments.interference
-        print(f"round {attempt}: stolen {found.stolen:.1%}, other processes {found.others:.1%}"
-              + ("" if quiet else ": thrown away"), flush=True)  # fmt: skip
-        if quiet:
-            kept.append(made)
-            interference.append(found)
-        if len(kept) == arguments.rounds:
-            return kept, interference
-    raise RuntimeError(
-        f"{len(kept)} of {_ATTEMPTS * arguments.rounds} rounds had at most "
-        f"{arguments.interference:.0%} interference, {arguments.rounds} are needed: wait until the "
-        "machine is quiet, or allow more with --interference"
-    )
+    rivals: dict[str, Any], threads: int, arguments: argparse.Namespace, quiet: Quiet
+) -> dict[str, Rates]:
+    for model in rivals.values():  # packs weights and wakes threads
+        _decode(model, 2)
+    rounds: list[Round] = []
+    while len(rounds) < arguments.rounds:
+        try:
+            rounds.append(_round(rivals, threads, arguments, quiet))
+        except DisturbedError as disturbed:
+            if not rounds:
+                raise
+            print(f"{len(rounds)} rounds instead of {arguments.rounds}: {disturbed}")
+            break
+    return _by_rival(rounds)
 
 
-def _round(rivals: dict[str, Any], threads: int, arguments: argparse.Namespace) -> Round:
+def _round(
+    rivals: dict[str, Any], threads: int, arguments: argparse.Namespace, quiet: Quiet
+) -> Round:
     work: dict[str, Callable[[Any], float]] = {"decode": lambda m: _decode(m, arguments.tokens)}
     for size in arguments.prefill:
         work[f"prefill {size}"] = lambda model, tokens=size: _prefill(model, tokens)
-    made = {
-        name: {each: measure(model) for each, measure in work.items()}
-        for name, model in rivals.items()
-    }
-    if arguments.llama_bench:
-        made[_LLAMA] = _llama(arguments, threads)
+    made: Round = {name: {} for name in rivals}
+    for each, measure in work.items():
+        for name, model in rivals.items():
+            made[name][each] = quiet.measure(partial(measure, model))
+        if arguments.llama_bench:
+            found = quiet.measure(partial(_llama, arguments, threads, each))
+            made.setdefault(_LLAMA, {})[each] = found
     return made
 
 
@@ -202,17 +192,18 @@ def _prefill(model: Any, tokens: int) -> float:
     return tokens / (time.perf_counter() - begin)
 
 
-def _llama(arguments: argparse.Namespace, threads: int) -> dict[str, float]:
-    sizes = ",".join(map(str, arguments.prefill))
-    options = ["-p", sizes, "-n", str(arguments.tokens), "-r", "1", "-t", str(threads)]
-    command = [arguments.llama_bench, "-m", arguments.gguf, *options, "-o", "json"]
+def _llama(arguments: argparse.Namespace, threads: int, work: str) -> float:
+    if work == "decode":
+        sizes = ["-p", "0", "-n", str(arguments.tokens)]
+    else:
+        sizes = ["-p", work.removeprefix("prefill "), "-n", "0"]
+    model = [arguments.llama_bench, "-m", arguments.gguf, "-t", str(threads)]
+    command = [*model, *sizes, "-r", "1", "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{arguments.llama_bench} failed: {done.stderr.strip()[-400:]}")
-    return {
-        f"prefill {row['n_prompt']}" if row["n_prompt"] else "decode": row["avg_ts"]
-        for row in json.loads(done.stdout)
-    }
+    (row,) = json.loads(done.stdout)
+    return float(row["avg_ts"])
 
 
 def _table(title: str, rates: dict[str, Rates]) -> Table:
@@ -266,8 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=[], help="ends of rivals' names, as int8")
     parser.add_argument(
-        "--interference", type=float, default=0.05, help="the most of a round that counts"
+        "--interference", type=float, default=0.05, help="the most that a measurement may have"
     )
+    parser.add_argument("--patience", type=float, default=120, help="seconds to wait for quiet")
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's program")
     parser.add_argument("--gguf", type=Path, default=Path("build/random_llama.gguf"))
     parser.add_argument("--commit", default="", help="of a copy of the tree without its history")

@@ -1,4 +1,4 @@
-"""The race of whole models on a CPU runs, leaves disturbed rounds out, and stores the others."""
+"""The race of whole models on a CPU runs, leaves out what was disturbed, and stores the rest."""
 
 import json
 import stat
@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import ways
-from bench import model_cpu
-from bench.interference import CpuTime
+from bench import interference, model_cpu
+from bench.interference import CpuTime, DisturbedError
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
@@ -16,9 +16,8 @@ SMALL = "--layers 1 --hidden 256 --vocabulary 128 --prefill 4,8 --tokens 2 --rou
 
 # Answers as llama.cpp's program does.
 LLAMA = f"""#!{sys.executable}
-import json
-rows = [{{"n_prompt": n, "avg_ts": 10.0 + n}} for n in (4, 8, 0)]
-print(json.dumps(rows))
+import json, sys
+print(json.dumps([{{"avg_ts": 10.0 + int(sys.argv[sys.argv.index("-p") + 1])}}]))
 """
 
 
@@ -31,31 +30,43 @@ def llama(tmp_path):
 
 
 def clock(monkeypatch, stolen):
-    """Ten CPU seconds to a round, of which so many are stolen, round by round."""
-    times, at = [], CpuTime(0, 0, 0, 0)
-    for each in stolen:
-        times.append(at)
-        at = CpuTime(at.all + 10, at.idle, at.stolen + each, at.own + 10 - each)
-        times.append(at)
-    monkeypatch.setattr(model_cpu, "cpu_time", lambda: times.pop(0))
+    """Ten CPU seconds to a measurement, of which so many are stolen; the last number goes on."""
+    at, left, begins = CpuTime(0, 0, 0, 0), list(stolen), [False]
+
+    def read():
+        nonlocal at
+        begins[0] = not begins[0]
+        if not begins[0]:
+            each = left.pop(0) if len(left) > 1 else left[0]
+            at = CpuTime(at.all + 10, at.idle, at.stolen + each, at.own + 10 - each)
+        return at
+
+    monkeypatch.setattr(interference, "cpu_time", read)
+    monkeypatch.setattr(interference, "_GLANCE", 0)
 
 
-def test_disturbed_rounds_are_made_again(tmp_path, monkeypatch, llama, capsys):
+def test_disturbed_measurements_are_made_again(tmp_path, monkeypatch, llama):
     clock(monkeypatch, stolen=[0.1, 3, 0.2])
     out = tmp_path / "new" / "run.json"
     files = ["--llama-bench", str(llama), "--gguf", str(tmp_path / "a.gguf"), "--out", str(out)]
     assert model_cpu.main([*SMALL.split(), "--only", "int8", *files]) == 0
     (run,) = json.loads(out.read_text())["runs"]
-    assert run["interference"] == [[pytest.approx(0.01), 0], [pytest.approx(0.02), 0]]
+    assert run["most_stolen"] == pytest.approx(0.02)
+    assert (run["measurements"], run["thrown_away"]) == (2 * 3 * 3, 1)
     assert run["rates"].keys() == {"bfloat16", "kbit4, optimize_, int8", "llama.cpp Q4_0"}
     for rates in run["rates"].values():
         assert rates.keys() == {"decode", "prefill 4", "prefill 8"}
         assert all(len(each) == 2 and min(each) > 0 for each in rates.values())
     assert run["rates"]["llama.cpp Q4_0"]["prefill 8"] == [18.0, 18.0]
-    assert "stolen 30.0%, other processes 0.0%: thrown away" in capsys.readouterr().out
 
 
 def test_a_machine_that_is_never_quiet_gets_a_word(monkeypatch):
-    clock(monkeypatch, stolen=[3] * 8)
-    with pytest.raises(RuntimeError, match="0 of 8 rounds had at most 5% interference, 2 are"):
-        model_cpu.main([*SMALL.split(), "--only", "int8"])
+    clock(monkeypatch, stolen=[3])
+    with pytest.raises(DisturbedError, match=r"more than 5% of the CPUs \(30\.0% stolen"):
+        model_cpu.main([*SMALL.split(), "--only", "int8", "--patience", "0"])
+
+
+def test_rounds_before_a_disturbance_count(monkeypatch, capsys):
+    clock(monkeypatch, stolen=[0] * 7 + [3])
+    assert model_cpu.main([*SMALL.split(), "--only", "int8", "--patience", "0"]) == 0
+    assert "1 rounds instead of 2" in capsys.readouterr().out
