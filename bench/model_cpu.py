@@ -43,7 +43,7 @@ Round = dict[str, dict[str, float]]  # tokens a second, by rival and work
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    shape = _shape(arguments)
+    shape = shape_of(arguments.layers, arguments.hidden, arguments.vocabulary)
     format = bs.format(arguments.format)
     rivals = _models(shape, format, arguments.only)
     console = Console(highlight=False)
@@ -64,17 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _shape(arguments: argparse.Namespace) -> Shape:
-    """Of a Llama of this width: heads of 64, four of them to a head of keys."""
-    hidden = arguments.hidden
-    return Shape(
-        layers=arguments.layers,
-        hidden=hidden,
-        intermediate=4 * hidden,
-        heads=hidden // 64,
-        kv_heads=max(1, hidden // 256),
-        vocabulary=arguments.vocabulary,
-    )
+def shape_of(layers: int, hidden: int, vocabulary: int) -> Shape:
+    """Of a Llama of this width: heads of 64, or less, and four of them to a head of keys."""
+    heads = max(4, hidden // 64)
+    return Shape(layers, hidden, 4 * hidden, heads, heads // 4, vocabulary)
 
 
 def _models(shape: Shape, format: bs.Format, only: Sequence[str]) -> dict[str, Any]:
@@ -82,8 +75,8 @@ def _models(shape: Shape, format: bs.Format, only: Sequence[str]) -> dict[str, A
     makers: dict[str, Callable[[], Any]] = {
         _BASELINE: lambda: _plain(shape),
         f"{format}": lambda: _packed(_plain(shape), format),
-        f"{format}, optimize_": lambda: _optimized(shape, format, None),
-        f"{format}, optimize_, int8": lambda: _optimized(shape, format, "int8"),
+        f"{format}, optimize_": lambda: optimized(shape, format, None),
+        f"{format}, optimize_, int8": lambda: optimized(shape, format, "int8"),
     }
     return {
         name: make()
@@ -92,7 +85,7 @@ def _models(shape: Shape, format: bs.Format, only: Sequence[str]) -> dict[str, A
     }
 
 
-def _optimized(shape: Shape, format: bs.Format, x_format: str | None) -> Any:
+def optimized(shape: Shape, format: bs.Format, x_format: str | None) -> Any:
     model = _packed(_plain(shape), format, head=True)
     print(bs.optimize_(model, x_format=x_format))
     return model
