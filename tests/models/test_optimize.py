@@ -162,3 +162,54 @@ def test_what_is_left_is_said():
     again = str(bs.optimize_(model, head=True))
     assert "left: the output head, which is packed already" in again
     assert "left: decoding, which is one call already" in again
+
+
+def test_norms_that_get_other_memory_are_bound_anew():
+    """A change of dtype keeps the parameters' objects, and frees what they held."""
+    model, twin = tiny(), tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    logits(model, TOKENS)
+    for each in (model, twin):
+        for layer in each.model.layers:
+            with torch.no_grad():
+                layer.input_layernorm.weight.copy_(torch.linspace(0.5, 2, 64))
+            layer.input_layernorm.to(torch.bfloat16)
+    bs.optimize_(twin, head=False, x_format=None)
+    assert torch.equal(*(logits(each, TOKENS)[1:] for each in (model, twin)))
+
+
+@pytest.mark.parametrize("change", ["bias", "x_format", "layer", "norm"])
+def test_every_change_of_a_bound_layer_is_seen(change):
+    model, twin = tiny(), tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    before = logits(model, TOKENS)
+    for each in (model, twin):
+        torch.manual_seed(1)
+        layer = each.model.layers[1]
+        if change == "bias":
+            layer.mlp.up_proj.bias = torch.nn.Parameter(torch.randn(160))
+        elif change == "x_format":
+            for module in each.modules():
+                if isinstance(module, bs.nn.Linear):
+                    module.x_format = "int8"
+        elif change == "layer":
+            each.model.layers[0] = layer
+        else:
+            layer.post_attention_layernorm.weight = torch.nn.Parameter(torch.rand(64))
+    bs.optimize_(twin, head=False, x_format="int8" if change == "x_format" else None)
+    found = logits(model, TOKENS)
+    assert torch.equal(found, logits(twin, TOKENS))
+    assert not torch.equal(found, before)
+
+
+def test_a_layer_that_becomes_another_goes_the_way_of_the_model():
+    model, twin = tiny(), tiny()
+    bs.optimize_(model, head=False, x_format=None)
+
+    class Doubled(torch.nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+    for each in (model, twin):
+        each.model.layers[1].mlp = Doubled()
+    assert torch.equal(logits(model, TOKENS), logits(twin, TOKENS))

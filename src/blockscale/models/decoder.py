@@ -11,13 +11,14 @@ written behind the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from blockscale import ops
+from blockscale.models.watch import Watch
 from blockscale.nn.linear import Linear
 from blockscale.tensor import QTensor
 from blockscale.tensor.call import describe_call
@@ -26,6 +27,8 @@ from blockscale.tensor.call import describe_call
 # gated product; a sum after each half.
 _KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+_GATED = ("gate_proj", "up_proj", "down_proj")
 _ROOM = 256  # tokens; at least, and half as many as there are
 _HARMLESS = ("cache_position", "return_dict")
 
@@ -61,8 +64,8 @@ def _why_not_layer(layer: Any) -> str | None:
 
 
 def _linears(layer: Any) -> list[Any]:
-    attention = [getattr(layer.self_attn, name) for name in _PROJECTIONS]
-    return [*attention, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
+    attention = [getattr(layer.self_attn, name, None) for name in _PROJECTIONS]
+    return [*attention, *(getattr(layer.mlp, name, None) for name in _GATED)]
 
 
 class FastDecoder:
@@ -72,7 +75,7 @@ class FastDecoder:
         self._stack = stack
         self._forward: Callable[..., Any] = stack.forward
         self._call: ops.DecoderCall | None = None
-        self._weights: tuple[Any, ...] = ()  # that the call is bound to
+        self._watch: Watch | None = None  # of what the call is bound to
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args or not self._takes(**kwargs):
@@ -84,7 +87,7 @@ class FastDecoder:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies find their own weights."""
-        return {**self.__dict__, "_call": None, "_weights": ()}
+        return {**self.__dict__, "_call": None, "_watch": None}
 
     @property
     def refusal(self) -> str | None:
@@ -124,23 +127,12 @@ class FastDecoder:
 
     def _bound(self) -> ops.DecoderCall | None:
         """The call for the weights that the layers have at this time."""
-        weights = tuple(self._held())
-        if self._call is None or not _same(weights, self._weights):
+        if self._watch is None or not self._watch.unchanged():
             reason = why_not_fast(self._stack)
             bound = reason or self._bind()
             self._call = None if isinstance(bound, str) else bound
-            self._weights = tuple(self._held())
+            self._watch = _watch(self._stack)  # after binding, which packs weights
         return self._call
-
-    def _held(self) -> Sequence[Any]:
-        """Everything that a call has the address of; prepared, where it is packed."""
-        held: list[Any] = [self._stack.norm.weight]
-        for layer in self._stack.layers:
-            held += (layer.input_layernorm.weight, layer.post_attention_layernorm.weight)
-            for linear in _linears(layer):
-                if isinstance(linear, Linear):
-                    held += (*linear._prepared("weight"), linear.bias, linear.x_format)
-        return held
 
     def _bind(self) -> ops.DecoderCall | str:
         stack = self._stack
@@ -184,8 +176,21 @@ def _inputs(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: kwargs.get(name) for name in ("input_ids", "inputs_embeds")}
 
 
-def _same(these: Sequence[Any], those: Sequence[Any]) -> bool:
-    return len(these) == len(those) and all(a is b for a, b in zip(these, those, strict=True))
+def _watch(stack: Any) -> Watch:
+    """Everything that a call has the address of, and the modules on the way to it."""
+    watch = Watch()
+    for norm in watch.children(stack, ["norm"]):
+        watch.parameter(norm, "weight")
+    for layer in watch.children(stack.layers, list(stack.layers._modules)):
+        for norm in watch.children(layer, _NORMS):
+            watch.parameter(norm, "weight")
+        for part, names in (("self_attn", _PROJECTIONS), ("mlp", _GATED)):
+            for module in watch.children(layer, [part]):
+                for linear in watch.children(module, names):
+                    watch.parameter(linear, "bias")
+                    if isinstance(linear, Linear):
+                        watch.packed(linear)
+    return watch
 
 
 def _norm(module: Any) -> ops.Norm:
