@@ -2,9 +2,10 @@
 
 A random Llama, packed and `optimize_`d with int8 x, decodes some tokens; the native calls are timed
 apart from what surrounds them. The products of a token are then made one by one, over all layers,
-so that every weight comes out of memory as it does in decoding. What one native call of all layers
-takes beyond them is attention, norms, rotary positions and sums. A model too small to have work
-worth mentioning, of as many layers, shows what handing jobs to the threads costs.
+so that every weight comes out of memory as it does in decoding: their sum is near what the one call
+of all layers takes, and may lie above it, since each begins with cold caches. A model too small to
+have work worth mentioning, of as many layers, shows what jobs, norms and attention cost by
+themselves.
 
 On one thread times are CPU time, which other processes do not lengthen.
 """
@@ -55,14 +56,13 @@ def _profile(model: Any, tiny: Any, tokens: int, clock: Callable[[], float]) -> 
     token, native = _decode(model, tokens, clock)
     _, handing = _decode(tiny, tokens, clock)
     layers, head = native["bs_decode"], native.get("bs_int8", 0.0)
-    products = _products(model, clock)
     return {
         "the token": token,
-        **products,
-        "attention, norms, sums": layers - sum(products.values()) - handing["bs_decode"],
-        "jobs of the threads": handing["bs_decode"],
+        "all layers": layers,
         "head": head,
         "Python and torch": token - layers - head,
+        **{f"{name}, alone": each for name, each in _products(model, clock).items()},
+        "layers of a tiny model": handing["bs_decode"],
     }
 
 
