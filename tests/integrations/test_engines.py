@@ -110,6 +110,18 @@ def test_a_second_stream_rebuilds_what_it_has_brought(tmp_path):
     assert rebuilt == ["a.weight"]
 
 
+def test_a_layer_that_only_other_layers_have_is_an_error(tmp_path):
+    tensors = {f"l.0.{name}.weight": weight(32, 64) for name in ("q", "k", "down", "odd")}
+    tensors["l.1.odd.weight"] = torch.ones(32, 64)  # plain there
+    layers = StoredLayers(saved(tmp_path, tensors).tensors, lambda module: module)
+    with pytest.raises(ValueError, match=r"no l\.1\.down, which it has for other layers"):
+        layers.linear("l.1.down", [])
+    with pytest.raises(ValueError, match=r"no l\.1\.q, l\.1\.k, which it has for other layers"):
+        layers.linear("l.1.qk", ["q", "k"])
+    assert layers.linear("l.1.odd", []) is None
+    assert layers.linear("l.1.unheard_of", []) is None  # as the engine may have named it
+
+
 def test_layers_are_found_under_the_names_of_the_engine(tmp_path):
     tensors = {f"lm.l.0.{name}.weight": weight(32, 64) for name in ("q", "k", "qkv_apart")}
     tensors["lm.l.0.v.weight"] = torch.ones(32, 64)

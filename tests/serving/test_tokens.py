@@ -95,15 +95,14 @@ def test_a_packed_tensor_that_no_layer_reads_is_an_error(packed, engine, tmp_pat
         engine(tmp_path)
 
 
-def test_a_weight_that_is_missing_is_an_error(packed, engine, tmp_path):
+@pytest.mark.parametrize("name", ["self_attn.v_proj", "mlp.down_proj"])
+def test_a_weight_that_is_missing_is_an_error(packed, engine, tmp_path, name):
     folder, _ = packed("Llama", "blockscale", "nvfp4")
     tensors = load_file(folder / "model.safetensors")
-    kept = {
-        name: tensor for name, tensor in tensors.items() if "layers.1.self_attn.v_proj" not in name
-    }
+    kept = {each: tensor for each, tensor in tensors.items() if f"layers.1.{name}" not in each}
     save_file(kept, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    with pytest.raises(ValueError, match=r"the checkpoint has no .*v_proj"):
+    with pytest.raises(ValueError, match=f"the checkpoint has no .*{name}"):
         engine(tmp_path)
 
 

@@ -7,11 +7,13 @@ Engines name modules as the model of transformers does, up to renamed prefixes, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from blockscale.checkpoint.stored import Stored, module_of
 
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")  # of a layer, or of an expert
 WEIGHT = "weight"
 INPUT_SCALE = "input_scale"
 
@@ -42,6 +44,11 @@ class StoredLayers:
             renamed = rename(module)
             self._modules.setdefault(renamed, {})[leaf] = stored
             self._names[stored.name] = f"{renamed}.{leaf}"
+        self._packed = {
+            _of_any_layer(module)
+            for module, leaves in self._modules.items()
+            if WEIGHT in leaves and leaves[WEIGHT].format is not None
+        }
 
     def name_of(self, stored: Stored) -> str:
         """As the engine would say it."""
@@ -73,4 +80,21 @@ class StoredLayers:
                 )
             unused = [leaves[INPUT_SCALE] for leaves in found if INPUT_SCALE in leaves]
             return LinearSource(weights, unused)
+        self._check_not_missing([*inside, prefix])
         return None
+
+    def _check_not_missing(self, paths: Sequence[str]) -> None:
+        """Engines leave a layer as its memory was where the file has nothing of it. That other
+        layers of the stack are packed under such a name says that this one should be there."""
+        if any(path in self._modules for path in paths):
+            return
+        missing = [path for path in paths if _of_any_layer(path) in self._packed]
+        if missing:
+            raise ValueError(
+                f"the checkpoint has no {', '.join(missing)}, which it has for other layers: "
+                "fetch it again"
+            )
+
+
+def _of_any_layer(module: str) -> str:
+    return _NUMBER.sub(".*", module)
