@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from blockscale.runtime.torch_private import find_questions, forward_level
 
@@ -29,6 +30,18 @@ def has_only_gradients(tensors: Iterable[Tensor | None]) -> bool:
 def has_gradients() -> bool:
     """Whether calls may have gradients at all: only then it takes a look at their tensors."""
     return torch.is_grad_enabled() or forward_level() != -1
+
+
+def refuse_tangents(op: str, tensors: Iterable[Tensor]) -> None:
+    """Rather than lose them: a derivative in forward mode would come out as zero."""
+    if forward_level() == -1:
+        return
+    for tensor in tensors:
+        if unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(
+                f"{op} has no derivative in forward mode (jvp, make_dual): take it in reverse mode,"
+                " by torch.autograd.grad or torch.func.vjp"
+            )
 
 
 def needs_gradient(tensors: Iterable[Tensor | None]) -> bool:

@@ -19,7 +19,12 @@ from torch.library import Library, register_autograd, register_fake
 
 from blockscale.ops.arguments import BIAS, SCHEMA, X, call_of, tensors_in
 from blockscale.ops.by_address import run_arguments, run_input_grad
-from blockscale.ops.dispatcher import can_skip_dispatcher, has_gradients, needs_gradient
+from blockscale.ops.dispatcher import (
+    can_skip_dispatcher,
+    has_gradients,
+    needs_gradient,
+    refuse_tangents,
+)
 from blockscale.ops.gradients import (
     differentiable,
     differentiable_input_grad,
@@ -74,6 +79,7 @@ class OpLibrary:
             if can_skip_dispatcher(tensors_in(arguments)):
                 unwatched.add(seen)
                 return real(*arguments)
+            refuse_tangents(name, tensors_in(arguments))
 
             def further() -> Tensor:
                 with guard():
