@@ -203,12 +203,13 @@ def test_torch_can_differentiate_the_ops(w, monkeypatch, name):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
 def test_a_tangent_is_refused_rather_than_lost(mode):
     w, x, tangent = bs.quantize(torch.randn(8, 64), bs.NVFP4), torch.randn(3, 64), torch.ones(3, 64)
+    expected = bs.matmul(x, w)
     with forward_ad.dual_level(), mode():
         dual = forward_ad.make_dual(x, tangent)
         with pytest.raises(NotImplementedError, match="matmul has no derivative in forward mode"):
             bs.matmul(dual, w)
         with pytest.raises(NotImplementedError, match="gated_matmul has no derivative"):
             bs.gated_matmul(dual, w, w)
-        assert bs.matmul(x, w).equal(bs.matmul(x, w))  # others are served meanwhile
+        assert bs.matmul(x, w).equal(expected)  # others are served meanwhile
     with mode(), pytest.raises(NotImplementedError, match="in reverse mode"):
         torch.func.jvp(lambda x: bs.matmul(x, w), (x,), (tangent,))

@@ -3,10 +3,10 @@ run it.
 
 A stage takes as long as the slowest of four resources: the tensor cores at the data sheet's rate;
 shared memory, which TMA writes and the tensor cores read once (x, where two instructions multiply
-it, because they may keep it); the port from the L2 cache; DRAM. Tiles
-follow each other on a CTA or pair, and of a tile's end only what the next tile waits for counts:
-the columns that two accumulators share, or those of one that the next tile's first instructions
-write: while these run, the rest is read.
+it, because they may keep it); the port from the L2 cache; DRAM. Tiles follow each other on a CTA or
+pair, and of a tile's end only what the next tile waits for counts: the columns that two
+accumulators share, or those of one that the next tile's first instructions write: while these run,
+the rest is read.
 """
 
 from __future__ import annotations
