@@ -7,16 +7,13 @@ Rivals: the model in bfloat16; packed, by `quantize_`'s layers alone; packed and
 x as it is and with int8 x; and llama.cpp's Q4_0, where --llama-bench gives its program. They take
 turns; a figure is the median of the rounds, and ratios are of the same round. A measurement during
 which other machines or processes had more than --interference of the CPUs is thrown away and made
-again. --cpu-time is for one thread on a machine that never is quiet: CPU time, which others do not
-lengthen but for what they take of caches and of memory's bandwidth. Weights are random: speed does
-not depend on their values.
+again. Weights are random: speed does not depend on their values.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -46,8 +43,6 @@ Round = dict[str, dict[str, float]]  # tokens a second, by rival and work
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    if arguments.cpu_time and arguments.threads != [1]:
-        raise SystemExit("--cpu-time is for --threads 1: threads that wait take CPU time too")
     shape = shape_of(arguments.layers, arguments.hidden, arguments.vocabulary)
     format = bs.format(arguments.format)
     rivals = _models(shape, format, arguments.only)
@@ -58,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     records = []
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        allowed = 1.0 if arguments.cpu_time else arguments.interference
-        quiet = Quiet(allowed, arguments.patience)
+        quiet = Quiet(arguments.interference, arguments.patience)
         rates = _race(rivals, threads, arguments, quiet)
         console.print(_table(f"{threads} threads", rates))
         records.append({"threads": threads, "rates": rates, **quiet.record()})
@@ -137,7 +131,7 @@ def _race(
     rivals: dict[str, Any], threads: int, arguments: argparse.Namespace, quiet: Quiet
 ) -> dict[str, Rates]:
     for model in rivals.values():  # packs weights and wakes threads
-        _decode(model, 2, time.perf_counter)
+        _decode(model, 2)
     rounds: list[Round] = []
     while len(rounds) < arguments.rounds:
         try:
@@ -153,12 +147,11 @@ def _race(
 def _round(
     rivals: dict[str, Any], threads: int, arguments: argparse.Namespace, quiet: Quiet
 ) -> Round:
-    clock = time.thread_time if arguments.cpu_time else time.perf_counter
     work: dict[str, Callable[[Any], float]] = {
-        "decode": lambda model: _decode(model, arguments.tokens, clock)
+        "decode": lambda model: _decode(model, arguments.tokens)
     }
     for size in arguments.prefill:
-        work[f"prefill {size}"] = lambda model, tokens=size: _prefill(model, tokens, clock)
+        work[f"prefill {size}"] = lambda model, tokens=size: _prefill(model, tokens)
     made: Round = {name: {} for name in rivals}
     for each, measure in work.items():
         for name, model in rivals.items():
@@ -177,39 +170,28 @@ def _by_rival(rounds: Sequence[Round]) -> dict[str, Rates]:
 
 
 @torch.inference_mode()
-def _decode(model: Any, tokens: int, clock: Callable[[], float]) -> float:
+def _decode(model: Any, tokens: int) -> float:
     cache = model(input_ids=torch.arange(_PROMPT)[None], use_cache=True).past_key_values
     token = torch.tensor([[7]])
     model(input_ids=token, past_key_values=cache, use_cache=True)
-    begin = clock()
+    begin = time.perf_counter()
     for _ in range(tokens):
         model(input_ids=token, past_key_values=cache, use_cache=True)
-    return tokens / (clock() - begin)
+    return tokens / (time.perf_counter() - begin)
 
 
 @torch.inference_mode()
-def _prefill(model: Any, tokens: int, clock: Callable[[], float]) -> float:
-    begin = clock()
+def _prefill(model: Any, tokens: int) -> float:
+    begin = time.perf_counter()
     model(input_ids=torch.arange(tokens)[None], use_cache=True, logits_to_keep=1)
-    return tokens / (clock() - begin)
+    return tokens / (time.perf_counter() - begin)
 
 
 def _llama(arguments: argparse.Namespace, threads: int, work: str) -> float:
     prompt = 0 if work == "decode" else int(work.removeprefix("prefill "))
     tokens = 0 if prompt else arguments.tokens
     sizes = ["-p", str(prompt), "-n", str(tokens), "-t", str(threads)]
-    if not arguments.cpu_time:
-        return _llama_run(arguments, [*sizes, "-r", "1"])
-    spent = []
-    for repeats in (1, 3):  # loading and warming up are in both
-        begin = sum(os.times()[2:4])
-        _llama_run(arguments, [*sizes, "-r", str(repeats)])
-        spent.append(sum(os.times()[2:4]) - begin)
-    return 2 * (prompt + tokens) / (spent[1] - spent[0])
-
-
-def _llama_run(arguments: argparse.Namespace, options: list[str]) -> float:
-    command = [arguments.llama_bench, "-m", arguments.gguf, *options, "-o", "json"]
+    command = [arguments.llama_bench, "-m", arguments.gguf, *sizes, "-r", "1", "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{arguments.llama_bench} failed: {done.stderr.strip()[-400:]}")
@@ -248,7 +230,6 @@ def _record(arguments: argparse.Namespace, shape: Shape, records: list[Any]) -> 
         "shape": shape._asdict(),
         "format": arguments.format,
         "tokens": arguments.tokens,
-        "clock": "CPU time" if arguments.cpu_time else "wall time",
         "runs": records,
     }
 
@@ -271,7 +252,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--interference", type=float, default=0.05, help="the most that a measurement may have"
     )
-    parser.add_argument("--cpu-time", action="store_true", help="of one thread")
     parser.add_argument("--patience", type=float, default=120, help="seconds to wait for quiet")
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's program")
     parser.add_argument("--gguf", type=Path, default=Path("build/random_llama.gguf"))

@@ -70,13 +70,3 @@ def test_rounds_before_a_disturbance_count(monkeypatch, capsys):
     clock(monkeypatch, stolen=[0] * 7 + [3])
     assert model_cpu.main([*SMALL.split(), "--only", "int8", "--patience", "0"]) == 0
     assert "1 rounds instead of 2" in capsys.readouterr().out
-
-
-def test_cpu_time_needs_no_quiet(monkeypatch, tmp_path):
-    clock(monkeypatch, stolen=[3])
-    out = tmp_path / "run.json"
-    options = ["--only", "int8", "--patience", "0", "--cpu-time", "--out", str(out)]
-    assert model_cpu.main([*SMALL.split(), *options]) == 0
-    assert json.loads(out.read_text())["clock"] == "CPU time"
-    with pytest.raises(SystemExit, match="--cpu-time is for --threads 1"):
-        model_cpu.main(["--cpu-time", "--threads", "1,2"])
