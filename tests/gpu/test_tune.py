@@ -21,7 +21,7 @@ def forget():
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     """Of results; compiled kernels stay where they are."""
-    monkeypatch.setattr(tuned, "tuned_folder", lambda: tmp_path / "tuned")
+    monkeypatch.setattr(tuned._kept, "folder", lambda: tmp_path / "tuned")
     monkeypatch.delenv("BLOCKSCALE_TUNED")
     forget()
     yield

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from blockscale.runtime.cuda import current_stream
+
 
 class Handover:
     """The moment on the current stream of a device from which on some tensors may be read."""
@@ -32,13 +34,13 @@ class Handover:
         A graph that is being captured cannot wait for what is not part of it, and need not:
         `torch.cuda.graph` has waited for all that ran before.
         """
-        stream = torch.cuda.current_stream(self._device)
-        if stream.cuda_stream in self._streams:
+        handle = current_stream(self._device)  # asked at every call: a handle comes cheaper
+        if handle in self._streams:
             return
         keep_until_read(self._tensors, self._device)
         if not torch.cuda.is_current_stream_capturing():
-            stream.wait_event(self._packed)
-            self._streams.add(stream.cuda_stream)
+            torch.cuda.current_stream(self._device).wait_event(self._packed)
+            self._streams.add(handle)
 
     def wait_on_host(self) -> None:
         self._packed.synchronize()
