@@ -93,7 +93,8 @@ $(SERVING_STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 	$(SERVING)/bin/python -m pip install --quiet --editable .
 	touch $@
 
-# OPTIONS="-k soak", or what else pytest takes; RECORD=FILE keeps what ran
+# OPTIONS="-k soak", or what else pytest takes; RECORD=FILE keeps what ran;
+# SERVING_PATIENCE=4 waits four times as long before it calls something hung
 serving: $(SERVING_STAMP)
 	SERVING_RECORD=$(RECORD) $(SERVING)/bin/python -m pytest tests/serving $(OPTIONS)
 

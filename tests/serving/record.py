@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 from datetime import datetime, timezone
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+# What every limit is multiplied by: on a machine that others use nothing hangs, it only waits.
+PATIENCE = float(os.environ.get("SERVING_PATIENCE", "1"))
 
 
 def written(path: Path, found: dict[str, Any]) -> None:
@@ -20,11 +23,12 @@ def written(path: Path, found: dict[str, Any]) -> None:
 
 
 def earlier(path: Path) -> dict[str, str]:
-    """Tests that are recorded already, with the same versions: a run may be in several parts."""
+    """Tests that are recorded already, of this commit and these versions: a run may be in parts."""
     if not (ROOT / path).exists():
         return {}
-    stored = json.loads((ROOT / path).read_text())
-    return stored["tests"] if stored["versions"] == circumstances()["versions"] else {}
+    stored, now = json.loads((ROOT / path).read_text()), circumstances()
+    same = all(stored[key] == now[key] for key in ("commit", "versions", "machine"))
+    return stored["tests"] if same else {}
 
 
 def circumstances() -> dict[str, Any]:

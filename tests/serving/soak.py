@@ -25,14 +25,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serving.record import written
+from serving.record import PATIENCE, written
 from serving.served_models import COMMON, add_tokenizer, make_plain, offline, pack
 
 SHORT, LONG = range(1, 9), range(120, 200)  # tokens of a prompt
 NEW = 16
 MODEL = "tiny"
 CLIENTS = 6
-STARTUP_S, REQUEST_S = 600, 120
+STARTUP_S, REQUEST_S = 600 * PATIENCE, 120 * PATIENCE
 # Pages of the KV cache are touched one by one: a small cache has been touched when half of the
 # load is done. Growth from then on is a leak; allocators keep some tens of megabytes of their own.
 KV_BLOCKS, LEAK_MIB = 48, 48
@@ -88,7 +88,7 @@ def server(folder: Path, port: int, log: Path):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM)
             try:
-                process.wait(60)
+                process.wait(60 * PATIENCE)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -215,7 +215,7 @@ def soak(folder: Path, expected, count: int, scratch: Path) -> dict[str, object]
         before = tally.finished + tally.aborted
         jobs = make_jobs(prompts, count // 3, random_)
         asyncio.run(load(port, jobs, expected, tally, process, log, kill_after=CLIENTS * 2))
-        assert process.wait(30) != 0
+        assert process.wait(30 * PATIENCE) != 0
     lost, between = tally.failed, tally.finished + tally.aborted - before
     port = free_port()
     with server(folder, port, log) as process:

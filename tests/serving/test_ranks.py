@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from serving.record import PATIENCE
+
 pytest.importorskip("vllm", reason="vLLM is in an environment of its own: make serving")
 
 TENSOR = {"tensor_parallel_size": 2}
@@ -30,7 +32,7 @@ def generate(folder, options):
         env=os.environ | settings,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=600 * PATIENCE,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("TOKENS ")]
