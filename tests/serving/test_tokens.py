@@ -95,15 +95,35 @@ def test_a_packed_tensor_that_no_layer_reads_is_an_error(packed, engine, tmp_pat
         engine(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["self_attn.v_proj", "mlp.down_proj"])
-def test_a_weight_that_is_missing_is_an_error(packed, engine, tmp_path, name):
-    folder, _ = packed("Llama", "blockscale", "nvfp4")
+def without(name, folder, copy):
+    """A checkpoint that lacks all tensors of one module."""
     tensors = load_file(folder / "model.safetensors")
-    kept = {each: tensor for each, tensor in tensors.items() if f"layers.1.{name}" not in each}
-    save_file(kept, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    kept = {each: tensor for each, tensor in tensors.items() if f"{name}." not in each}
+    assert len(kept) < len(tensors)
+    save_file(kept, copy / "model.safetensors")
+    (copy / "config.json").write_text((folder / "config.json").read_text())
+    return copy
+
+
+@pytest.mark.parametrize("name", ["self_attn.v_proj", "mlp.down_proj"])
+def test_a_packed_weight_that_is_missing_is_an_error(packed, engine, tmp_path, name):
+    folder, _ = packed("Llama", "blockscale", "nvfp4")
     with pytest.raises(ValueError, match=f"the checkpoint has no .*{name}"):
-        engine(tmp_path)
+        engine(without(f"layers.1.{name}", folder, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["layers.1.input_layernorm", "model.norm", "lm_head"])
+def test_a_plain_weight_that_is_missing_is_an_error(packed, engine, tmp_path, name):
+    folder, _ = packed("Llama", "blockscale", "nvfp4")
+    with pytest.raises(ValueError, match=f"not initialized .*{name}.weight"):
+        engine(without(name, folder, tmp_path))
+
+
+def test_the_comparison_with_the_file_can_be_turned_off(packed, engine, tmp_path):
+    folder, _ = packed("Llama", "blockscale", "nvfp4")
+    off = {"model_loader_extra_config": {"enable_weights_track": False}}
+    found = served(engine(without("model.norm", folder, tmp_path), **off))
+    assert [len(each) for each in found] == [NEW] * len(PROMPTS)
 
 
 def test_adapters_are_added(packed, engine, tmp_path):

@@ -10,6 +10,7 @@ them; on GPUs these are claimed by `--quantization blockscale`, or by BLOCKSCALE
     registration   how vLLM comes to know of this library
     claims         which checkpoints are served by it
     config         the quantisation method of one model: which of its layers are packed
+    loader         no parameter is left as its memory was
     served_model   the checkpoint that a process loads, and the stream that vLLM reads it in
     linear, head, experts   the three kinds of layers
     startup        what is compiled, and said, before the first request

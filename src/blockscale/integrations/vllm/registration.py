@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from importlib.metadata import version
 
+from blockscale.integrations.vllm.loader import with_comparison
 from blockscale.nn.labels import NAME
 
 logger = logging.getLogger("vllm.blockscale")
@@ -24,12 +25,16 @@ def register() -> None:
 
     if NAME in QUANTIZATION_METHODS:
         return
+    from vllm.model_executor.model_loader import DefaultModelLoader
+
     from blockscale.integrations.vllm.config import BlockscaleConfig
 
     warning = version_warning(_vllm_version())
     if warning is not None:
         logger.warning(warning)
     register_quantization_config(NAME)(BlockscaleConfig)
+    # A method in its place, not a loader of our own: vLLM warns of each format that gets another.
+    DefaultModelLoader.load_weights = with_comparison(DefaultModelLoader.load_weights)
 
 
 def _vllm_version() -> str:
