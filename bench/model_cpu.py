@@ -33,6 +33,7 @@ from bench.interference import DisturbedError, Quiet
 from bench.machine import commit, describe_machine, versions
 from bench.random_gguf import Shape, write_gguf
 from bench.random_weights import random_weight
+from bench.results import store_whole
 from blockscale.layouts import canonical
 
 _PROMPT = 16
@@ -50,17 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.llama_bench:
         arguments.gguf.parent.mkdir(parents=True, exist_ok=True)
         write_gguf(arguments.gguf, shape)
-    records = []
+    records: list[dict[str, Any]] = []
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         quiet = Quiet(arguments.interference, arguments.patience)
         rates = _race(rivals, threads, arguments, quiet)
         console.print(_table(f"{threads} threads", rates))
         records.append({"threads": threads, "rates": rates, **quiet.record()})
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(_record(arguments, shape, records), indent=1) + "\n")
-        console.print(f"stored: {arguments.out}")
+        if arguments.out:  # at once, so that an interruption loses one number of threads
+            store_whole(_record(arguments, shape, records), arguments.out)
+            console.print(f"stored: {arguments.out}")
     return 0
 
 

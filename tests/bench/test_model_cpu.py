@@ -70,3 +70,12 @@ def test_rounds_before_a_disturbance_count(monkeypatch, capsys):
     clock(monkeypatch, stolen=[0] * 7 + [3])
     assert model_cpu.main([*SMALL.split(), "--only", "int8", "--patience", "0"]) == 0
     assert "1 rounds instead of 2" in capsys.readouterr().out
+
+
+def test_an_interruption_loses_one_number_of_threads(tmp_path, monkeypatch):
+    clock(monkeypatch, stolen=[0] * 2 * 2 * 3 + [3])  # rounds, rivals and works of the first
+    out = tmp_path / "run.json"
+    arguments = [*SMALL.split()[:-1], "1,1", "--only", "int8", "--patience", "0"]
+    with pytest.raises(DisturbedError):
+        model_cpu.main([*arguments, "--out", str(out)])
+    assert [run["threads"] for run in json.loads(out.read_text())["runs"]] == [1]
