@@ -109,7 +109,7 @@ sanitize: venv
 	tools/sanitize.sh $(BIN)/python
 
 wheels: venv
-	$(BIN)/python -m pip install --quiet ziglang build wheel
+	$(BIN)/python -m pip install --quiet ziglang build cmake
 	$(BIN)/python tools/wheels.py $(OPTIONS)
 
 # Compiled first: the tool slows everything down.

@@ -16,17 +16,22 @@ that it exports what it should.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 ROOT = Path(__file__).parents[1]
 DIST, WORK = ROOT / "dist", ROOT / "build" / "wheels"
-RUNTIME = Path("blockscale/runtime")
+RUNTIME = PurePosixPath("blockscale/runtime")
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,13 @@ def run(*command: object, **options: object) -> str:
     return done.stdout
 
 
+def _beside_python(program: str) -> str:
+    """The program of this Python's environment, and only without one the system's."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    found = shutil.which(program, path=path)
+    return found or sys.exit(f"{program} is missing: pip install {program}")
+
+
 def compile_library(target: Target) -> Path:
     """The native library of a target, without symbols that nobody calls."""
     build = WORK / target.tag
@@ -85,8 +97,9 @@ def compile_library(target: Target) -> Path:
         "CMAKE_DISABLE_FIND_PACKAGE_Python3": "ON",
     }
     definitions = [f"-D{name}={value}" for name, value in options.items()]
-    run("cmake", "-S", ROOT / "csrc", "-B", build, *definitions)
-    run("cmake", "--build", build, "--target", "blockscale_cpu", "--parallel")
+    cmake = _beside_python("cmake")
+    run(cmake, "-S", ROOT / "csrc", "-B", build, *definitions)
+    run(cmake, "--build", build, "--target", "blockscale_cpu", "--parallel", os.cpu_count() or 1)
     return build / target.library
 
 
@@ -98,17 +111,44 @@ def pure_wheel(folder: Path) -> Path:
 
 
 def pack(pure: Path, target: Target, library: Path, folder: Path) -> Path:
-    """The wheel of a target."""
-    run(sys.executable, "-m", "wheel", "unpack", pure, "--dest", folder)
-    unpacked = next(path for path in folder.iterdir() if path.is_dir())
-    shutil.copy(library, unpacked / RUNTIME / target.library)
-    about = next(unpacked.glob("*.dist-info")) / "WHEEL"
-    told = [line for line in about.read_text().splitlines() if line]  # a blank one ends them
-    kept = [line for line in told if not line.startswith(("Tag:", "Root-Is-Purelib:"))]
+    """The wheel of a target: the files of the pure one, the library, and what tells of both."""
+    with ZipFile(pure) as given:
+        files = {name: given.read(name) for name in given.namelist() if not name.endswith("/")}
+    about, record = (_only(files, f".dist-info/{name}") for name in ("WHEEL", "RECORD"))
+    told = files[about].decode().splitlines()
+    kept = [line for line in told if line and not line.startswith(("Tag:", "Root-Is-Purelib:"))]
     own = ["Root-Is-Purelib: false", f"Tag: py3-none-{target.tag}", ""]
-    about.write_text("\n".join([*kept, *own]))
-    run(sys.executable, "-m", "wheel", "pack", unpacked, "--dest-dir", DIST)
-    return next(DIST.glob(f"*{target.tag}.whl"))
+    files[about] = "\n".join([*kept, *own]).encode()
+    files[f"{RUNTIME}/{target.library}"] = library.read_bytes()
+    del files[record]
+    files[record] = _record(files, record).encode()  # the last, as installers like it
+    wheel = folder / pure.name.replace("-py3-none-any.whl", f"-py3-none-{target.tag}.whl")
+    with ZipFile(wheel, "w", ZIP_DEFLATED) as made:
+        for name, content in files.items():
+            made.writestr(_entry(name), content, ZIP_DEFLATED)
+    return wheel
+
+
+def _only(names: Iterable[str], end: str) -> str:
+    (found,) = (name for name in names if name.endswith(end))
+    return found
+
+
+def _record(files: Mapping[str, bytes], record: str) -> str:
+    """Path, hash and size of each file, and the record itself without them."""
+    lines = [
+        f"{name},sha256={urlsafe_b64encode(sha256(content).digest()).rstrip(b'=').decode()},"
+        f"{len(content)}"
+        for name, content in files.items()
+    ]
+    return "\n".join([*lines, f"{record},,", ""])
+
+
+def _entry(name: str) -> ZipInfo:
+    """Of a date that is always the same: equal files make equal wheels."""
+    entry = ZipInfo(name)
+    entry.external_attr = 0o644 << 16
+    return entry
 
 
 def smoke(target: Target, library: Path) -> str:
@@ -136,10 +176,10 @@ def _emulator(machine: str) -> list[str] | None:
     return [name, "-L", str(root)] if shutil.which(name) and root.exists() else None
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
-    asked = parser.parse_args().targets or list(TARGETS)
+    asked = parser.parse_args(argv).targets or list(TARGETS)
     if unknown := set(asked) - set(TARGETS):
         parser.error(f"no target {', '.join(sorted(unknown))}: there are {', '.join(TARGETS)}")
     DIST.mkdir(exist_ok=True)
@@ -149,8 +189,7 @@ def main() -> None:
         for name in asked:
             target = TARGETS[name]
             library = compile_library(target)
-            with tempfile.TemporaryDirectory() as inner:
-                wheel = pack(pure, target, library, Path(inner))
+            wheel = pack(pure, target, library, DIST)
             size = wheel.stat().st_size / 1e6
             print(f"{wheel.name}: {size:.2f} MB; {smoke(target, library)}", flush=True)
     run(sys.executable, "-m", "build", "--sdist", "--outdir", DIST, ROOT)
