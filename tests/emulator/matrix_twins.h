@@ -76,6 +76,28 @@ void stmatrix_transposed(u32 address, const u32* words, int matrices) {
     });
 }
 
+// The matrix of a warp: lane 4 i + j has numbers 2 j and 2 j + 1 of row i.
+struct TransposedPart {
+    int lane;
+    u32 matrix;
+    u32* to;
+};
+
+void movmatrix_transposed(u32& to, u32 matrix) {
+    TransposedPart part{machine->current->lane(), matrix, &to};
+    meet_warp("movmatrix", part, [](const std::vector<TransposedPart*>& parts) {
+        BS_REQUIRE(parts.size() == 32, "movmatrix by %zu lanes", parts.size());
+        u16 numbers[8][8];
+        for (const TransposedPart* each : parts)
+            for (int i = 0; i < 2; i++)
+                numbers[each->lane / 4][2 * (each->lane % 4) + i] = u16(each->matrix >> 16 * i);
+        for (const TransposedPart* each : parts) {
+            const int row = each->lane / 4, column = 2 * (each->lane % 4);
+            *each->to = numbers[column][row] | u32(numbers[column + 1][row]) << 16;
+        }
+    });
+}
+
 struct MmaPart {
     int lane;
     float* c;

@@ -7,7 +7,7 @@ import torch
 
 import blockscale as bs
 from blockscale.kernels.decoded import fits_bfloat16
-from blockscale.kernels.input_grad import cublas
+from blockscale.kernels.input_grad import cublas, sm90_gemm
 from blockscale.numerics import input_gradient
 from blockscale.ops import input_grad
 from blockscale.ops.choose import choose
@@ -60,7 +60,9 @@ def test_every_format(fmt, dtype):
     q, w = weight(fmt, 72, 512)
     grad = torch.randn(13, 72).to(dtype)
     for held in (w, q.to("cuda")):
-        assert choose(problem_of(held, 13, dtype, dtype)).kernel is cublas
+        problem = problem_of(held, 13, dtype, dtype)
+        by_wgmma = sm90_gemm.refuses(problem) is None
+        assert choose(problem).kernel is (sm90_gemm if by_wgmma else cublas)
         for out in {dtype, torch.float32}:
             check_gradient(gradient(held, grad, out), grad, q)
 
@@ -90,6 +92,27 @@ def test_a_product_that_torch_writes_itself(some):
     check_gradient(gradient(w, grad, torch.bfloat16), grad, q)
 
 
+WGMMA = [bs.NVFP4, bs.MXFP4, bs.MXFP6_E2M3, bs.MXFP8, bs.KBIT2, bs.KBIT3, bs.KBIT4, bs.KBIT5]
+
+
+@pytest.mark.parametrize("some", WGMMA, ids=str)
+@pytest.mark.parametrize("out", [torch.bfloat16, torch.float32], ids=str)
+def test_every_config_by_wgmma(some, out):
+    """Rows, columns and sums that are no whole tiles, into memory that holds NaN."""
+    q, w = weight(some, 456, 832)
+    grad = torch.randn(300, 456).bfloat16()
+    problem = problem_of(w, 300, torch.bfloat16, out)
+    assert sm90_gemm.refuses(problem) is None
+    for config in sm90_gemm.configs(problem)[:: 1 if some is bs.NVFP4 else 6]:
+        dx = torch.full((300, 832), torch.nan, dtype=out, device="cuda")
+        launch = sm90_gemm.bind(problem, config, (as_groups(w.operand),))
+        launch(grad.cuda(), (None,), None, dx)
+        check_gradient(dx.cpu(), grad, q)
+        again = torch.full_like(dx, torch.nan)
+        launch(grad.cuda(), (None,), None, again)
+        assert torch.equal(dx, again), config
+
+
 @pytest.mark.parametrize("some", [bs.NVFP4, bs.KBIT4], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_panels(some, dtype):
@@ -98,7 +121,7 @@ def test_panels(some, dtype):
     problem = problem_of(w, 33, dtype, dtype)
     config = replace(cublas.configs(problem)[0], rows=128)
     out = torch.full((33, 256), torch.nan, dtype=dtype, device="cuda")
-    cublas.bind(problem, config, (as_groups(w.operand),))(grad.cuda(), None, out)
+    cublas.bind(problem, config, (as_groups(w.operand),))(grad.cuda(), (None,), None, out)
     check_gradient(out.cpu(), grad, q)
 
 
@@ -110,7 +133,7 @@ def test_batches(matrices, dtype):
     problem = problem_of(w, 45, dtype, dtype, groups=5)
     config = replace(cublas.configs(problem)[0], matrices=matrices)
     out = torch.full((45, 192), torch.nan, dtype=dtype, device="cuda")
-    cublas.bind(problem, config, (as_groups(w.operand),))(grad.cuda(), None, out)
+    cublas.bind(problem, config, (as_groups(w.operand),))(grad.cuda(), (None,), None, out)
     for i in range(5):
         part = slice(9 * i, 9 * i + 9)
         check_gradient(out[part].cpu(), grad[part], q[i])

@@ -15,7 +15,6 @@ _CALLS = 6  # the first few of which are made by Python
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch):
     monkeypatch.setattr(by_address, "_known", {})
-    monkeypatch.setattr(by_address, "_gradients", {})
     torch._dynamo.reset()
 
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from blockscale.kernels import Launch
 from blockscale.ops.arguments import call_of, text_of
-from blockscale.ops.choose import Choice, choose
+from blockscale.ops.choose import choose
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, as_groups
 from blockscale.ops.plan import Plan, make_plan
@@ -27,7 +26,7 @@ from blockscale.ops.validate import check_allocated
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime import checks_enabled, device_of, is_deterministic
 
-_MOST = 4096  # weights, and gradients: more would be addresses that do not come back
+_MOST = 4096  # weights and their gradients: more would be addresses that do not come back
 _MOST_PLANS = 256  # of a weight
 
 
@@ -38,18 +37,7 @@ class _Known(NamedTuple):
     replays: list[Any]
 
 
-class _GradientPlan(NamedTuple):
-    problem: Problem
-    choice: Choice
-    launch: Launch | None  # where it holds no weights
-
-    @property
-    def is_current(self) -> bool:
-        return choose(self.problem) is self.choice
-
-
 _known: dict[Hashable, _Known] = {}
-_gradients: dict[Hashable, _GradientPlan] = {}
 
 
 def run_arguments(
@@ -119,7 +107,10 @@ def _reads_sizes(call: MatmulCall) -> bool:
 def _known_of(call: MatmulCall) -> _Known:
     *_, n, k = call.weights[0].shape
     tensors = [tensor for weight in call.weights for tensor in weight.tensors]
-    key = text_of(call), n, k, *_places(tensors)
+    return _known_at((text_of(call), n, k, *_places(tensors)))
+
+
+def _known_at(key: Hashable) -> _Known:
     known = _known.get(key)
     if known is None:
         if len(_known) >= _MOST:
@@ -166,33 +157,52 @@ def run_input_grad(
     grad: Tensor, weight: Operand, group_sizes: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """d/dx of a product: grad [..., n] -> [..., k]."""
-    shape = grad.shape
-    sizes = None if group_sizes is None else (group_sizes.shape, group_sizes.dtype)
-    facts = shape, grad.dtype, grad.device, sizes, dtype, is_deterministic()
-    key = *facts, weight.kind, *weight.shape, *_places(weight.tensors)
-    plan = _gradients.get(key)
+    known = _known_at((dtype, weight.kind, *weight.shape, *_places(weight.tensors)))
+    if known.replays and run_replay is not None:
+        dx = run_replay(known.replays, grad, None, None, group_sizes, None, None)
+        if dx is not None:
+            return dx
+    key = _key((grad, group_sizes))
+    plan = known.plans.get(key)
     if plan is None or not plan.is_current:
-        if len(_gradients) >= _MOST:
-            _gradients.clear()
-        plan = _gradients[key] = _plan_gradient(grad, weight, group_sizes, dtype)
-    problem, k = plan.problem, weight.shape[-1]
-    out = torch.empty((*shape[:-1], k), dtype=dtype, device=grad.device)
-    if problem.rows:  # without weights (n = 0) the gradient is zero, which the kernel writes
-        launch = plan.launch or _bind_gradient(problem, plan.choice, weight)
-        if grad.dim() == 2:
-            launch(grad, group_sizes, out)
-        else:
-            rows = problem.rows
-            launch(grad.reshape(rows, problem.n), group_sizes, out.view(rows, k))
-    return out
+        plan = _plan_gradient(grad, weight, group_sizes, dtype)
+        if not plan.problem.rows:
+            return torch.empty(*plan.out_shape, dtype=dtype, device=grad.device)
+        if plan.launch.holds_weights:
+            return plan(grad, (None,), group_sizes)
+        if len(known.plans) >= _MOST_PLANS:
+            known.plans.clear()
+        known.plans[key] = plan
+    return _run_plan(known, key, plan, grad, (None,), group_sizes)
 
 
 def _plan_gradient(
     grad: Tensor, weight: Operand, group_sizes: Tensor | None, dtype: torch.dtype
-) -> _GradientPlan:
+) -> Plan:
+    problem = _gradient_problem(grad, weight, group_sizes, dtype)
+    choice, (rows, n, k) = choose(problem), (problem.rows, problem.n, problem.k)
+    check_allocated(problem.verb, weight)
+    return Plan(
+        launch=choice.kernel.bind(problem, choice.config, (as_groups(weight),)),
+        choice=choice,
+        problem=problem,
+        x_rows=None if grad.dim() == 2 else (rows, n),
+        bias_shape=None,
+        out_rows=(rows, k),
+        out_shape=(*grad.shape[:-1], k),
+        out_dtype=dtype,
+        kept=(),
+        tensors=(),
+        addresses=(),
+    )
+
+
+def _gradient_problem(
+    grad: Tensor, weight: Operand, group_sizes: Tensor | None, dtype: torch.dtype
+) -> Problem:
     groups, ragged = weight.shape[0] if len(weight.shape) == 3 else 1, group_sizes is not None
     rows = prod(grad.shape[:-1])
-    problem = Problem(
+    return Problem(
         verb="input_grad",
         m=rows if ragged else rows // max(groups, 1),
         n=weight.shape[-2],
@@ -205,11 +215,3 @@ def _plan_gradient(
         out=dtype_name(dtype),
         device=device_of(grad.device),
     )
-    choice = choose(problem)
-    launch = _bind_gradient(problem, choice, weight) if rows else None
-    return _GradientPlan(problem, choice, None if launch and launch.holds_weights else launch)
-
-
-def _bind_gradient(problem: Problem, choice: Choice, weight: Operand) -> Launch:
-    check_allocated(problem.verb, weight)
-    return choice.kernel.bind(problem, choice.config, (as_groups(weight),))

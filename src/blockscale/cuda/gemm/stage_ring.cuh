@@ -15,7 +15,7 @@ template <class Shape>
 struct StageRing {
     static constexpr int STAGES = Shape::STAGES, CLUSTER = Shape::CLUSTER, BRANCHES = Shape::BRANCHES;
     static constexpr int BRANCH_TILES = Shape::BRANCH_TILES;
-    static constexpr int STEP = Shape::Format::UNITS_PER_GROUP;  // k tiles of a scale group
+    static constexpr int TURN = Shape::TURN;
 
     u32 shared;    // address of the stages
     u32 barriers;  // of `full`, then of `empty`
@@ -56,7 +56,8 @@ struct StageRing {
     BS_DEVICE void load_weights(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int slot) const {
         const u32 barrier = full(slot), stage = stage_of(slot);
         ptx::mbarrier_arrive_expect_tx(barrier,
-                                       Shape::X_BYTES + Shape::CTA_TILES * (Shape::CODE_BYTES + Shape::SCALE_BYTES));
+                                       Shape::X_BYTES + Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
+        if constexpr (Shape::TRANSPOSED) return load_transposed(a, tile, k_tile, barrier, stage);
         const int first_tile = tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++) {
@@ -65,6 +66,14 @@ struct StageRing {
             ptx::tma::load(scales_in(stage) + i * (BRANCH_TILES * Shape::SCALE_BYTES), a.scale_map[i], 0,
                            64 * k_tile / (8 * Shape::Format::BLOCK), first_tile, barrier);
         }
+    }
+
+    // Rows of w are counted within a group: what is beyond its last one becomes zero.
+    static BS_DEVICE void load_transposed(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, u32 barrier,
+                                          u32 stage) {
+        ptx::tma::load(codes_in(stage), a.code_map, 0, tile.n_tile * Shape::UNITS_ACROSS, 4 * k_tile, tile.group, barrier);
+        ptx::tma::load(scales_in(stage), a.scale_map, 0, tile.n_tile * Shape::TILE_N / Shape::SCALE_GROUP_K, 4 * k_tile,
+                       tile.group, barrier);
     }
 
     BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int rank) const {
@@ -86,12 +95,12 @@ struct StageRing {
         if (more) tile = order.at(segment.tile, rank);
         int early = 0;
         if (!Shape::RAGGED && a.weights_unchanged && more)
-            for (; early < min(STAGES, (segment.end - segment.first) * STEP); early++)
-                load_weights(a, tile, segment.first * STEP + early, early);
+            for (; early < min(STAGES, (segment.end - segment.first) * TURN); early++)
+                load_weights(a, tile, segment.first * TURN + early, early);
         ptx::wait_for_prerequisites();
         while (more) {
 #pragma unroll 1
-            for (int k_tile = segment.first * STEP; k_tile < segment.end * STEP; k_tile++) {
+            for (int k_tile = segment.first * TURN; k_tile < segment.end * TURN; k_tile++) {
                 if (early-- <= 0) {
                     ptx::mbarrier_wait(empty(slot), parity ^ 1);  // the first time at once
                     load_weights(a, tile, k_tile, slot);

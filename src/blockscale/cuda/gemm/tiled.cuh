@@ -10,6 +10,9 @@
 // TMA. CTAs are persistent: each takes output tiles, or parts of them along k, as gemm/work.cuh says, and while it stores
 // a tile, the operands of the next one come. CTAs of a cluster share rows of x. Parts of a tile are added in a fixed
 // order: the same call gives the same bits.
+//
+// The same with w transposed, for gradients of x (gemm/transposed_tiles.cuh): sums over rows of w, and columns of w are
+// columns of the output.
 #pragma once
 #include "gemm/clear_rows.cuh"
 #include "gemm/partial_sums.cuh"
@@ -29,12 +32,13 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
     const PartialSums<Shape> partial(a, rank);
     Work<Shape> work(order);
     for (Segment segment; work.take(segment);) {
+        if constexpr (Shape::TRANSPOSED) mainloop.begin(order.at(segment.tile, rank));
         mainloop.run(segment.end - segment.first, [&] { end.begin(order.at(segment.tile, rank)); });
         if (segment.first > 0) {
             partial.leave(mainloop.sums);
             continue;
         }
-        if (segment.end < work.groups)
+        if (segment.end < work.turns)
             work.for_other_parts(segment, [&](int cluster) { partial.add(mainloop.sums, cluster); });
         end.store(mainloop.sums);
     }

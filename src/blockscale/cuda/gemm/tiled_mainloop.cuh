@@ -2,44 +2,50 @@
 // memory.
 //
 // A unit is the k tile of one tile of 16 rows of w: four products. While the tensor cores multiply one unit, the next is
-// decoded. Scale groups are whole: what is beyond k is zero.
+// decoded. Turns of some k tiles are unrolled: what is beyond k is zero.
 //
 // Tried on an H200, and slower by 1 to 4%: codes and scales loaded one unit ahead; a third set of registers, so that two
 // units queue up; decoding a quarter of the next unit between the products of this one, which the compiler's scheduler
 // undoes in part.
 #pragma once
 #include "gemm/stage_ring.cuh"
-#include "gemm/warp_tiles.cuh"
+#include "gemm/transposed_tiles.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace bs::gemm {
 
+// The tiles of a warp, by which side of the weights is multiplied.
+template <class Shape, bool TRANSPOSED = Shape::TRANSPOSED>
+struct TilesOf {
+    using Type = WarpTiles<Shape, ReadRing<Shape>>;
+};
 template <class Shape>
-struct TiledMainloop : WarpTiles<Shape, ReadRing<Shape>> {
-    using Tiles = WarpTiles<Shape, ReadRing<Shape>>;
-    using Tiles::Tiles, Tiles::sums, Tiles::lane, Tiles::slot, Tiles::parity, Tiles::TILES, Tiles::BITS;
-    using Tiles::UNITS_PER_GROUP;
+struct TilesOf<Shape, true> {
+    using Type = TransposedTiles<Shape, ReadRing<Shape>>;
+};
+
+template <class Shape>
+struct TiledMainloop : TilesOf<Shape>::Type {
+    using Tiles = typename TilesOf<Shape>::Type;
+    using Tiles::Tiles, Tiles::sums, Tiles::lane, Tiles::slot, Tiles::parity, Tiles::TILES;
     using X = typename Shape::X;
 
-    static constexpr int UNITS = UNITS_PER_GROUP * TILES;  // of a scale group: so many are unrolled
+    static constexpr int UNITS = Shape::TURN * TILES;
 
     u32 weights[2][4][4];  // of the unit that is multiplied, and of the next
     bool lift = false;     // see WarpTiles::decode_scales
     int last_slot = -1;    // whose products may still be under way
 
-    // Unit U of a scale group, and those after it.
+    // Unit U of a turn, and those after it.
     template <int U>
     BS_DEVICE void run_units() {
         constexpr int tile = U % TILES, k_tile = U / TILES;
         const u32 stage = this->stage_of(slot);
         if (tile == 0) ptx::mbarrier_wait(this->full(slot), parity);
-        if (U == 0) lift = this->decode_scales(stage);  // of the whole group
+        if (tile == 0 && k_tile % Tiles::SCALED_UNITS == 0) lift = this->decode_scales(stage);
         const u32 x = ptx::panel_word(__shfl_sync(~0u, stage, 0));
         u32(&w)[4][4] = weights[U % 2];
-        u32 words[BITS], scales[4][2];
-        this->load_codes(words, this->codes_at(stage, tile));
-        this->load_decoded(scales, tile, k_tile);
-        this->scaled_steps(w, words, tile, 0, scales, lift);
+        this->load_unit(w, stage, tile, k_tile, lift);
         ptx::wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
@@ -58,12 +64,12 @@ struct TiledMainloop : WarpTiles<Shape, ReadRing<Shape>> {
         if (last_slot >= 0 && lane == 0) this->release(last_slot);
     }
 
-    // So many scale groups; `meanwhile` runs while the last products do.
+    // So many turns; `meanwhile` runs while the last products do.
     template <class Meanwhile>
-    BS_DEVICE void run(int groups, const Meanwhile& meanwhile) {
+    BS_DEVICE void run(int turns, const Meanwhile& meanwhile) {
         this->clear();
 #pragma unroll 1
-        for (int group = 0; group < groups; group++) run_units<0>();
+        for (int turn = 0; turn < turns; turn++) run_units<0>();
         meanwhile();
         ptx::wgmma_wait<0>();
         release_last();

@@ -7,6 +7,7 @@
 //   STAGES          of the ring, each of 64 k
 //   CLUSTER         CTAs with different rows of w and the same rows of x, which each of them loads a part of for all
 //   RAGGED          groups of rows of x belong to experts
+//   TRANSPOSED      sums run over rows of w, and "n" of the arguments counts its columns, "k" its rows
 //   X, OUT          BFloat16x2 or Float16x2; the dtype of the output
 //
 // blockscale/kernels/matmul/sm90_gemm/shared_memory.py decides where things lie in shared memory.
@@ -35,6 +36,11 @@ struct TiledShape : CONFIG {
     static constexpr int CTA_TILES = N_WARPS * Config::TILES_PER_WARP;       // of 16 rows of w
     static constexpr int BRANCH_TILES = CTA_TILES / BRANCHES;
     static constexpr int TILE_N = 16 * BRANCH_TILES;  // output columns of a CTA
+    static constexpr int SCALE_GROUP_K = 8 * Format::BLOCK;  // columns of w whose scales stand together
+    static constexpr int TURN = Config::TRANSPOSED ? 2 : Format::UNITS_PER_GROUP;  // k tiles that are unrolled
+
+    // Of a stage, where weights are transposed: units of the layout side by side, four times one below the other.
+    static constexpr int UNITS_ACROSS = TILE_N / 64, UNITS_BELOW = UNITS_ACROSS * Format::UNIT_BYTES;
 
     // Registers of a thread, of two warpgroups that multiply: what the producer does without, they get. One warpgroup
     // has enough.
@@ -43,6 +49,7 @@ struct TiledShape : CONFIG {
     static_assert(Config::TILE_M % (16 * Config::CLUSTER) == 0, "a CTA loads whole groups of 8 rows of x");
     static_assert(Config::WARPGROUPS <= 2, "registers are shared out among so many");
     static_assert(Config::TILE_M % 32 == 0, "32 rows of x are stored at a time");
+    static_assert(!(Config::GATED && Config::TRANSPOSED), "a gate is a matter of rows");
     static_assert(!Config::GATED || Config::WARPGROUPS == 2, "one has gate, the other up");
 };
 

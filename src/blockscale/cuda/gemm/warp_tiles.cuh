@@ -15,6 +15,7 @@ struct WarpTiles : Ring {
 
     static constexpr int TILES = Shape::TILES_PER_WARP, BITS = Format::BITS, BLOCK = Format::BLOCK;
     static constexpr int GROUPS = Shape::SCALE_GROUPS, UNITS_PER_GROUP = Format::UNITS_PER_GROUP;
+    static constexpr int SCALED_UNITS = UNITS_PER_GROUP;  // whose scales are decoded together
 
     const Decoder* decoders;  // of the branches that the warp has, whose tables may differ
     float sums[TILES][Shape::M_TILES][Shape::SUMS];
@@ -96,7 +97,7 @@ struct WarpTiles : Ring {
         ptx::load_shared(words, from + 4 * BITS * lane);
     }
 
-    static BS_DEVICE void unscaled(const Decoder& decode, u32 (&w)[4], const u32 (&words)[BITS], int step) {
+    static BS_DEVICE void unscaled(const Decoder& decode, u32 (&w)[4], const u32* words, int step) {
         if constexpr (Lift::UNLIFTED)
             decode.bits(w, words, step);
         else
@@ -109,6 +110,11 @@ struct WarpTiles : Ring {
                                 const u32 (&scales)[4][2], bool lift) const {
 #pragma unroll
         for (int step = 0; step < STEPS; step++) unscaled(decoder(i), w[step], words, first + step);
+        scale_steps<STEPS>(w, first, scales, lift);
+    }
+
+    template <int STEPS>
+    static BS_DEVICE void scale_steps(u32 (&w)[STEPS][4], int first, const u32 (&scales)[4][2], bool lift) {
         if (Lift::MAY_EXCEED && lift)
 #pragma unroll
             for (int step = 0; step < STEPS; step++)
@@ -119,6 +125,14 @@ struct WarpTiles : Ring {
         for (int step = 0; step < STEPS; step++)
 #pragma unroll
             for (int u = 0; u < 4; u++) w[step][u] = X::times(w[step][u], scales[first + step][u % 2]);
+    }
+
+    // The weights of a unit's four products.
+    BS_DEVICE void load_unit(u32 (&w)[4][4], u32 stage, int tile, int unit, bool lift) const {
+        u32 words[BITS], scales[4][2];
+        load_codes(words, this->codes_at(stage, tile));
+        load_decoded(scales, tile, unit);
+        scaled_steps(w, words, tile, 0, scales, lift);
     }
 
     // To shared memory: [k_warp][branch][row of x][row of w], float32.

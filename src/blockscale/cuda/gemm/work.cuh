@@ -1,8 +1,8 @@
 // What a cluster does: parts of some tiles, then whole tiles (stream-K).
 //
 // Clusters take whole tiles in turn. Where their number is no multiple of that of clusters, some clusters would be idle
-// at the end. So the tiles that fill no round, and those of one round more, may be split: their scale groups, in a row,
-// are cut into as many equal parts as there are clusters; where these are a multiple of the tiles, no part has groups of
+// at the end. So the tiles that fill no round, and those of one round more, may be split: their turns along k, in a row,
+// are cut into as many equal parts as there are clusters; where these are a multiple of the tiles, no part has turns of
 // two tiles. A part that begins inside a tile leaves its sums in memory; the
 // part with the beginning of that tile adds them, in order, and stores. It comes last in its cluster, when the others
 // have been done: these begin with theirs.
@@ -13,25 +13,25 @@ namespace bs::gemm {
 
 struct Segment {
     int tile;        // in order
-    int first, end;  // scale groups: those of eight blocks of k
+    int first, end;  // turns: the k tiles that the mainloop unrolls
 };
 
 template <class Shape>
 struct Work {
-    int groups;   // scale groups of a tile
+    int turns;    // of a tile
     int count;    // of tiles
-    int split;    // scale groups of the tiles that are split
+    int split;    // turns of the tiles that are split
     int at, end;  // of this cluster's part
     int next;     // of the whole tiles
 
     BS_DEVICE Work(const TileOrder<Shape>& order) {
         const int clusters = gridDim.x;
-        constexpr int GROUP = 8 * Shape::Format::BLOCK;
-        groups = (order.a.k + GROUP - 1) / GROUP;
+        constexpr int TURN = 64 * Shape::TURN;
+        turns = (order.a.k + TURN - 1) / TURN;
         count = order.count();
         const int left = count % clusters;
         const int tiles = !order.a.split || left == 0 ? 0 : count < clusters ? left : left + clusters;
-        split = tiles * groups;
+        split = tiles * turns;
         at = part(blockIdx.x);
         end = part(blockIdx.x + 1);
         next = tiles + blockIdx.x;
@@ -42,21 +42,21 @@ struct Work {
 
     BS_DEVICE bool take(Segment& segment) {
         if (at < end) {
-            const int first = at % groups, taken = min(end - at, groups - first);
-            segment = Segment{at / groups, first, first + taken};
+            const int first = at % turns, taken = min(end - at, turns - first);
+            segment = Segment{at / turns, first, first + taken};
             at += taken;
             return true;
         }
-        segment = Segment{next, 0, groups};
+        segment = Segment{next, 0, turns};
         next += gridDim.x;
         return segment.tile < count;
     }
 
-    // The clusters that have the other parts of a tile whose beginning this cluster has, in order. With fewer scale
-    // groups than clusters some have none.
+    // The clusters that have the other parts of a tile whose beginning this cluster has, in order. With fewer turns
+    // than clusters some have none.
     template <class Each>
     BS_DEVICE void for_other_parts(const Segment& segment, const Each& each) const {
-        const int tile_end = (segment.tile + 1) * groups;
+        const int tile_end = (segment.tile + 1) * turns;
         for (int cluster = blockIdx.x + 1; part(cluster) < tile_end; cluster++)
             if (part(cluster) < part(cluster + 1)) each(cluster);
     }

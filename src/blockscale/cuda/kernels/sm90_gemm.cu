@@ -6,14 +6,15 @@ using namespace bs;
 struct Config {
     static constexpr int TILE_M = BS_TILE_M, WARPGROUPS = BS_WARPGROUPS, TILES_PER_WARP = BS_TILES_PER_WARP;
     static constexpr int STAGES = BS_STAGES, CLUSTER = BS_CLUSTER;
-    static constexpr bool GATED = BS_GATED, RAGGED = BS_RAGGED;
+    static constexpr bool GATED = BS_GATED, RAGGED = BS_RAGGED, TRANSPOSED = BS_TRANSPOSED;
     static constexpr gemm::Activation ACTIVATION = gemm::BS_ACTIVATION;
     static constexpr numbers::Dtype OUT = numbers::BS_OUT;
     using X = ptx::BS_X;
 
     // Bytes of shared memory.
     static constexpr int X_BYTES = BS_X_BYTES, CODE_BYTES = BS_CODE_BYTES, SCALE_BYTES = BS_SCALE_BYTES;
-    static constexpr int SCALE_GROUPS = 1;  // that a stage has of a tile
+    static constexpr int SCALE_GROUPS = BS_SCALE_GROUPS;  // that a stage has of a tile
+    static constexpr int SCALE_TILES = BS_SCALE_TILES;    // of 16 rows, times these
     static constexpr int STAGE_BYTES = BS_STAGE_BYTES, DECODED_BYTES = BS_DECODED_BYTES;
     static constexpr int STAGING_BYTES = BS_STAGING_BYTES;
 };

@@ -12,6 +12,7 @@ u32 mapa(u32 address, u32 rank);
 void load_shared(void* to, u32 from, int size);
 void store_shared(u32 to, const void* from, int size);
 inline void store_shared(u32 to, uint4 words) { store_shared(to, &words, sizeof words); }
+inline void store_shared(u32 to, uint2 words) { store_shared(to, &words, sizeof words); }
 inline void load_dsmem(float4& to, u32 address, int rank) { load_shared(&to, mapa(address, u32(rank)), sizeof to); }
 
 // Threads of a CTA or a cluster that wait for each other.
@@ -54,6 +55,7 @@ void elect_one(u32& elected);
 void e4m3x2_to_float16x2(u32& to, u32 pair);
 
 // Matrices.
+void movmatrix_transposed(u32& to, u32 matrix);
 void ldmatrix_to_bytes(u32* words, int matrices, u32 address, int bits);
 struct ScaleRegister {
     u32 word;

@@ -50,6 +50,10 @@ BS_DEVICE void store_shared(u32 to, u32 a, u32 b, u32 c, u32 d) {
            "st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
+BS_DEVICE void store_shared(u32 to, u32 a, u32 b) {
+    BS_PTX(store_shared(to, make_uint2(a, b)), "st.shared.v2.u32 [%0], {%1,%2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+}
+
 // Some warps of the CTA wait for each other at named barrier `barrier`.
 BS_DEVICE void bar_sync(int barrier, int threads) {
     BS_PTX(bar_sync(barrier, threads), "bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");

@@ -22,6 +22,15 @@ BS_DEVICE void load(u32 to, const void* map, int first, int second, int third, u
            : "memory");
 }
 
+// The same of four dimensions.
+BS_DEVICE void load(u32 to, const void* map, int first, int second, int third, int fourth, u32 barrier) {
+    BS_PTX(tma_load(to, map, {first, second, third, fourth}, barrier),
+           "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+           "[%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+           "l"(map), "r"(first), "r"(second), "r"(third), "r"(fourth), "r"(barrier)
+           : "memory");
+}
+
 // The same boxes to the shared memory of this CTA, in the words that kernels without clusters use: sm_120 takes slots of
 // sub-byte elements in no others, and its driver reserves memory for clusters where it sees them.
 BS_DEVICE void load_cta(u32 to, const void* map, int column, int row, u32 barrier) {

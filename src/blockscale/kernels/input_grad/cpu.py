@@ -70,7 +70,9 @@ class Product(Launch):
     def is_capturable(self) -> bool:
         return False
 
-    def __call__(self, grad: Tensor, group_sizes: Tensor | None, out: Tensor) -> None:
+    def __call__(
+        self, grad: Tensor, biases: tuple[None], group_sizes: Tensor | None, out: Tensor
+    ) -> None:
         problem = self._problem
         if self._decoding is None:
             _run(problem, self._config, self._weights, grad, group_sizes, out)

@@ -44,6 +44,7 @@ def _run(
     config: PanelConfig,
     weights: tuple[Parts, ...],  # one: [groups, n, k]
     grad: Tensor,  # [rows, n]
+    biases: tuple[None],
     group_sizes: Tensor | None,
     out: Tensor,  # [rows, k]
 ) -> None:

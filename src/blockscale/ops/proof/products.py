@@ -95,7 +95,7 @@ def _gradient(problem: Problem, name: str) -> Case:
         f"{name} operands",
         problem,
         (weight.parts,),
-        (grad, sizes),
+        (grad, (None,), sizes),
         (torch.full((problem.rows, problem.k), torch.nan, dtype=problem.out_dtype),),
         partial(_trouble, problem, expected, _exactly(problem, name, allowed)),
     )

@@ -115,3 +115,25 @@ def weight_maps(
         described(part.codes.data_ptr(), 32 * format.element.bits, units, tile_k // 64),
         described(part.scale.data_ptr(), 32, scale_groups, stage_groups),
     )
+
+
+def column_maps(
+    problem: Problem, part: Parts, units: int, scale_groups: int
+) -> tuple[bytes, bytes]:
+    """Of the same words where sums run over rows of w: n of the problem counts columns, k rows. Of
+    each matrix a CTA takes so many `units` and `scale_groups` side by side, and a stage four tiles
+    of 16 rows. What is below the last row of a matrix is copied as zeros."""
+    format = problem.w_kind.format
+    tiles = -(-problem.k // 16)
+
+    def described(address: int, words: int, across: int, of_cta: int) -> bytes:
+        sizes = words, across, tiles, problem.groups
+        strides = words, words * across, words * across * tiles
+        box = words, of_cta, 4, 1
+        return tensor_map(part.codes.device.index, address, "uint32", sizes, strides, box)
+
+    across, groups_across = -(-problem.n // 64), -(-problem.n // (8 * format.block))
+    return (
+        described(part.codes.data_ptr(), 32 * format.element.bits, across, units),
+        described(part.scale.data_ptr(), 32, groups_across, scale_groups),
+    )

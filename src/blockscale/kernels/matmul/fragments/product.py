@@ -135,14 +135,18 @@ class FragmentProduct(Launch):
         for i, part in enumerate(weights):
             arguments.weight[i] = Weight(*map(address_of, part), None)
             if shape.x_box:
-                maps = weight_maps(problem, part, shape.tiles_of_cta, shape.tile_k)
-                code_map, scale_map = map(TensorMap.from_buffer_copy, maps)
+                code_map, scale_map = map(TensorMap.from_buffer_copy, self._weight_maps(part))
                 arguments.code_map[i], arguments.scale_map[i] = code_map, scale_map
         if problem.gated:
             activation = parse_activation(problem.activation)
             arguments.activation = Activation[activation.name.upper()]
             arguments.alpha, arguments.limit = activation.alpha, activation.limit
         return arguments
+
+    def _weight_maps(self, part: Parts) -> tuple[bytes, bytes]:
+        """Of codes and of scales."""
+        shape = self._launched
+        return weight_maps(self._problem, part, shape.tiles_of_cta, shape.tile_k)
 
     def __call__(
         self,

@@ -42,6 +42,7 @@ def _specialised(
         "BS_GATED": int(activation != "none"),
         "BS_ACTIVATION": Activation[activation.upper()].name,
         "BS_RAGGED": int(ragged),
+        "BS_TRANSPOSED": int(config.transposed),
     }
     defines |= shared_memory(config, format, out, activation != "none").defines()
     return Build("sm90_gemm.cu", "sm90_gemm", tuple(defines.items()), needs=("HGMMA", "UTMALDG"))

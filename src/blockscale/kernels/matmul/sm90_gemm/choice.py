@@ -11,5 +11,6 @@ from blockscale.problem import Problem
 
 
 @lru_cache(maxsize=4096)
-def gemm_configs(problem: Problem) -> tuple[Config, ...]:
-    return tuple(sorted(every_config(problem), key=lambda each: cost(problem, each).microseconds))
+def gemm_configs(problem: Problem, transposed: bool = False) -> tuple[Config, ...]:
+    found = every_config(problem, transposed)
+    return tuple(sorted(found, key=lambda each: cost(problem, each).microseconds))

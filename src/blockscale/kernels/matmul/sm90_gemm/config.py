@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, sqrt
 
+from blockscale.formats import Format
 from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.problem import Problem
 
@@ -21,6 +22,7 @@ class Config(BaseConfig):
     stages: int
     cluster: int  # CTAs that share rows of x
     split: bool = False  # stream-K: tiles that fill no round of the clusters are split along k
+    transposed: bool = False  # sums run over rows of w: n of a problem counts its columns
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.weight_rows} x {TILE_K}"
@@ -33,6 +35,8 @@ class Config(BaseConfig):
             parts.append(f"clusters of {self.cluster}")
         if self.split:
             parts.append("stream-K")
+        if self.transposed:
+            parts.append("w transposed in registers")
         return ", ".join(parts)
 
     @property
@@ -43,6 +47,10 @@ class Config(BaseConfig):
     def weight_rows(self) -> int:
         """That a CTA takes, of gate and up together."""
         return 64 * self.tiles_per_warp * self.warpgroups
+
+    def turn_k(self, format: Format) -> int:
+        """Along k, that the mainloop unrolls: where scales stand together, or two stages."""
+        return 2 * TILE_K if self.transposed else 8 * format.block
 
     def tile_n(self, problem: Problem) -> int:
         """Columns of the output of a CTA."""

@@ -8,12 +8,12 @@ from struct import pack
 from typing import Any
 
 from blockscale.kernels.contract import Parts, Prediction
-from blockscale.kernels.matmul.fragments.arguments import WgmmaArguments
+from blockscale.kernels.matmul.fragments.arguments import WgmmaArguments, column_maps
 from blockscale.kernels.matmul.fragments.product import FragmentProduct, Shape
 from blockscale.kernels.matmul.sm90_gemm.build import gemm_build
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.kernels.matmul.sm90_gemm.cost import cost
-from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_bytes
+from blockscale.kernels.matmul.sm90_gemm.shared_memory import scale_groups_across, shared_bytes
 from blockscale.kernels.matmul.sm90_gemm.workspace import workspace
 from blockscale.runtime.cuda import Build
 
@@ -39,6 +39,13 @@ class Product(FragmentProduct):
         arguments.band = self._config.band(self._problem)
         arguments.split = self._config.split
         return arguments
+
+    def _weight_maps(self, part: Parts) -> tuple[bytes, bytes]:
+        problem, config = self._problem, self._config
+        if not config.transposed:
+            return super()._weight_maps(part)
+        groups = scale_groups_across(config, problem.w_kind.format)
+        return column_maps(problem, part, config.weight_rows // 64, groups)
 
     def _workspace(self, stream: int) -> bytes:
         partial, arrivals = workspace(self._device, stream, *self._workspace_sizes)

@@ -23,7 +23,9 @@ class SharedMemory(NamedTuple):
 
     x_bytes: int  # of a stage
     code_bytes: int  # of a tile of 16 rows, in a stage
-    scale_bytes: int  # of a tile of 16 rows, in a stage: eight blocks, which stand together
+    scale_bytes: int  # of a tile of 16 rows: eight blocks, which stand together
+    scale_groups: int  # of these that a stage has of a tile
+    scale_tiles: int  # that a stage has scales of, times these
     stage_bytes: int
     decoded_bytes: int  # of one warp: scales as 16-bit floats
     staging_bytes: (
@@ -38,17 +40,28 @@ class SharedMemory(NamedTuple):
 def shared_memory(config: Config, format: Format, out: str, gated: bool) -> SharedMemory:
     tiles = 4 * config.tiles_per_warp * config.warpgroups
     x, codes, scales = 2 * TILE_K * config.tile_m, 2 * TILE_K * format.element.bits, 128
-    stage = x + tiles * (codes + scales)
+    groups, scaled = 1, tiles
+    if config.transposed:  # tiles lie below each other, and columns of a CTA may be of several
+        groups = scale_groups_across(config, format)
+        scaled = groups * TILE_K // 16
+    stage = x + tiles * codes + scaled * scales
     wide = out == "float32"
     row = 4 * (_STAGED_COLUMNS + _PADDING) if wide else 2 * _STAGED_COLUMNS
     return SharedMemory(
         x_bytes=x,
         code_bytes=codes,
         scale_bytes=scales,
+        scale_groups=groups,
+        scale_tiles=scaled,
         stage_bytes=-(-stage // _SWIZZLED) * _SWIZZLED,
-        decoded_bytes=4 * scales * config.tiles_per_warp,
+        decoded_bytes=(2 if config.transposed else 4) * scales * config.tiles_per_warp,
         staging_bytes=_STAGED_ROWS * (row + (4 * _STAGED_COLUMNS if gated else 0)),
     )
+
+
+def scale_groups_across(config: Config, format: Format) -> int:
+    """Of the columns of w that a CTA takes; a CTA may have a part of one."""
+    return max(1, config.weight_rows // (8 * format.block))
 
 
 def shared_bytes(config: Config, problem: Problem) -> int:

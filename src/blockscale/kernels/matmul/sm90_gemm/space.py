@@ -17,12 +17,13 @@ _LONGEST_SPLIT = 1 << 22  # k: parts of tiles are counted in 32 bits
 _STATIC_SHARED = 1024  # bytes that the kernel has for itself, at the most
 
 
-def every_config(problem: Problem) -> Iterator[Config]:
+def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]:
     for rows in ROWS:
         for tiles in (1, 2):
             for cluster in (1, 2) if rows >= _LEAST_SHARED else (1,):
                 if rows // 2 * tiles <= _MOST_SUMS:
-                    yield from _with_stages(problem, Config(rows, 2, tiles, 0, cluster))
+                    config = Config(rows, 2, tiles, 0, cluster, transposed=transposed)
+                    yield from _with_stages(problem, config)
 
 
 def _with_stages(problem: Problem, config: Config) -> Iterator[Config]:
