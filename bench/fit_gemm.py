@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from bench.gemm_sweep import problem
 from blockscale.formats import parse_spec
+from blockscale.kernels.input_grad.sm90_gemm import as_product
 from blockscale.kernels.matmul.sm90_gemm.config import Config
 from blockscale.kernels.matmul.sm90_gemm.cost import CONSTANTS, Constants, cost
 from blockscale.problem import Problem
@@ -30,7 +31,7 @@ _NEAR = 1.5  # configs that take longer than so many times the best count little
 
 
 class Timed(NamedTuple):
-    problem: Problem
+    problem: Problem  # as the model sees it: of a gradient, the product that it is
     times: dict[Config, float]  # microseconds
     cublas: float
 
@@ -43,7 +44,10 @@ def read(paths: Iterable[str | Path]) -> list[Timed]:
             asked = dict(facts["problem"])
             name = parse_spec(asked.pop("format")).name
             times = {Config(*numbers): time for *numbers, time in facts["configs"]}
-            found.append(Timed(problem(name, **asked), times, facts["cublas"]))
+            made = problem(name, **asked)
+            if made.verb == "input_grad":
+                made = as_product(made)
+            found.append(Timed(made, times, facts["cublas"]))
     return found
 
 

@@ -1,6 +1,7 @@
 """Times every config of the Hopper GEMM on problems drawn at random, for its cost model.
 
     python -m bench.gemm_sweep --seed 1 --problems 60 sweep.jsonl      # on a Hopper GPU
+    python -m bench.gemm_sweep --seed 1 --gradients sweep.jsonl        # with weights transposed
     python -m bench.gemm_sweep --seed 1 --compile      # anywhere: fills the cubin cache
 
 cuBLAS, in bfloat16, is timed beside them. A draw is fixed by its seed: n, k, m, format and verb of
@@ -28,10 +29,11 @@ from torch import Tensor
 import blockscale as bs
 from bench.cuda_timing import CudaClock, CudaStopwatch
 from blockscale.formats import format as format_named
+from blockscale.kernels import Kernel
+from blockscale.kernels import input_grad as gradients
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import sm90_gemm
 from blockscale.kernels.matmul.sm90_gemm.config import Config
-from blockscale.kernels.matmul.sm90_gemm.space import every_config
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import gpu
@@ -42,21 +44,24 @@ KINDS = {
     ("nvfp4", "plain"): 8, ("nvfp4", "gated"): 3, ("nvfp4", "experts"): 4, ("nvfp4", "batch"): 1,
     ("kbit4", "plain"): 4, ("kbit4", "experts"): 2, ("mxfp4", "plain"): 2, ("mxfp8", "plain"): 3,
 }  # fmt: skip
+GRADIENTS = {
+    ("nvfp4", "gradient"): 5, ("kbit4", "gradient"): 3, ("mxfp8", "gradient"): 1,
+}  # fmt: skip
 _LEAST_FLOPS, _MOST_FLOPS = 4e9, 4e11
 _ROUNDS = 5
 _RING_BYTES = 150e6  # of weights that calls go round: three times the L2 cache
 _JOBS = 15
 
 
-def draw(seed: int, count: int) -> list[Problem]:
+def draw(seed: int, count: int, kinds: dict[tuple[str, str], int]) -> list[Problem]:
     order = random.Random(seed)  # noqa: S311
-    return [_draw_one(order) for _ in range(count)]
+    return [_draw_one(order, kinds) for _ in range(count)]
 
 
-def _draw_one(order: random.Random) -> Problem:
+def _draw_one(order: random.Random, kinds: dict[tuple[str, str], int]) -> Problem:
     """n and k between 1,024 and 32,768, m between 48 and 8,192, evenly by their logarithms."""
     while True:
-        name, verb = order.choices(list(KINDS), list(KINDS.values()))[0]
+        name, verb = order.choices(list(kinds), list(kinds.values()))[0]
         n, k = (64 * round(2 ** order.uniform(4, 9)) for _ in range(2))
         m, groups = round(2 ** order.uniform(5.6, 13)), 1
         if verb == "experts":
@@ -71,8 +76,9 @@ def _draw_one(order: random.Random) -> Problem:
 def problem(name: str, verb: str, m: int, n: int, k: int, groups: int) -> Problem:
     format = format_named(name)
     gated, ragged = verb == "gated", verb == "experts"
+    verbs = {"gated": "gated_matmul", "experts": "grouped_matmul", "gradient": "input_grad"}
     return Problem(
-        verb="gated_matmul" if gated else "grouped_matmul" if ragged else "matmul",
+        verb=verbs.get(verb, "matmul"),
         m=m,
         n=n,
         k=k,
@@ -91,12 +97,16 @@ def _fragments(name: str) -> Any:
     return fragments(format_named(name))
 
 
+def _kernel(asked: Problem) -> Kernel:
+    return gradients.sm90_gemm if asked.verb == "input_grad" else sm90_gemm
+
+
 def compile_ahead(problems: list[Problem]) -> None:
     builds = {
         build
         for each in problems
-        for config in every_config(each)
-        for build in sm90_gemm.bind(each, config).builds[:1]
+        for config in _kernel(each).configs(each)
+        for build in _kernel(each).bind(each, config).builds[:1]
     }
     print(f"{len(builds)} builds", file=sys.stderr)
     with ThreadPoolExecutor(_JOBS) as pool:
@@ -106,17 +116,20 @@ def compile_ahead(problems: list[Problem]) -> None:
 def time_all(asked: Problem) -> dict[str, Any]:
     """Microseconds of every config and of cuBLAS in bfloat16, in turns."""
     device = torch.device("cuda", torch.cuda.current_device())
-    x = torch.randn(asked.rows, asked.k, device=device).bfloat16()
-    out = torch.empty(asked.rows, asked.n, device=device, dtype=torch.bfloat16)
+    wide, narrow = (asked.n, asked.k) if asked.verb == "input_grad" else (asked.k, asked.n)
+    x = torch.randn(asked.rows, wide, device=device).bfloat16()
+    out = torch.empty(asked.rows, narrow, device=device, dtype=torch.bfloat16)
     sizes = _group_sizes(asked, device)
     branches = 2 if asked.gated else 1
     one = branches * asked.groups * asked.n * asked.k
     ring = max(1, min(16, ceil(_RING_BYTES / (one * asked.w_kind.format.bits_per_value / 8))))
     weights = [[_weights(asked, device) for _ in range(branches)] for _ in range(ring)]
     watches: dict[Config | str, CudaStopwatch] = {}
-    for config in every_config(asked):
+    for config in _kernel(asked).configs(asked):
         launches = [
-            sm90_gemm.bind(asked, config, tuple(as_groups(q.operand) for q in each), frozen=True)
+            _kernel(asked).bind(
+                asked, config, tuple(as_groups(q.operand) for q in each), frozen=True
+            )
             for each in weights
         ]
         watches[config] = CudaStopwatch(
@@ -137,6 +150,7 @@ def time_all(asked: Problem) -> dict[str, Any]:
 
 def described(asked: Problem) -> dict[str, Any]:
     verb = "gated" if asked.gated else "experts" if asked.ragged else "plain"
+    verb = "gradient" if asked.verb == "input_grad" else verb
     verb = "batch" if verb == "plain" and asked.groups > 1 else verb
     facts = {name: getattr(asked, name) for name in ("m", "n", "k", "groups")}
     return {"format": asked.w_kind.format.name, "verb": verb, **facts}
@@ -166,6 +180,8 @@ def _library(asked: Problem, x: Tensor, sizes: Tensor | None) -> Iterator[Any]:
         if sizes is not None:
             ends = sizes.cumsum(0).int()
             yield lambda w=w, ends=ends: torch._grouped_mm(x, w.transpose(1, 2), offs=ends)
+        elif asked.verb == "input_grad":
+            yield lambda w=w: x @ w[0]
         elif asked.gated:
             yield lambda w=w: _swiglu(x @ w[0].T, asked.n)
         else:
@@ -182,9 +198,10 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--problems", type=int, default=60)
+    parser.add_argument("--gradients", action="store_true", help="of x, and no products")
     parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
     asked = parser.parse_args()
-    problems = draw(asked.seed, asked.problems)
+    problems = draw(asked.seed, asked.problems, GRADIENTS if asked.gradients else KINDS)
     compile_ahead(problems)
     if asked.compile:
         return

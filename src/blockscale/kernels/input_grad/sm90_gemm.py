@@ -2,7 +2,7 @@
 launch, which reads the weights as products do and leaves no decoded copy of them.
 
 That GEMM sums over k and writes n columns. Here sums run over the rows of w, and what comes out are
-its columns: `_turned` names them so.
+its columns: `as_product` names them so.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ def refuses(problem: Problem) -> str | None:
 
 
 def configs(problem: Problem) -> tuple[Config, ...]:
-    return gemm_configs(_turned(problem), transposed=True)
+    return gemm_configs(as_product(problem), transposed=True)
 
 
 def bind(
     problem: Problem, config: Config, weights: tuple[Parts, ...] = (), frozen: bool = False
 ) -> Launch:
-    return Product(_turned(problem), config, weights, frozen)
+    return Product(as_product(problem), config, weights, frozen)
 
 
-def _turned(problem: Problem) -> Problem:
+def as_product(problem: Problem) -> Problem:
+    """What that GEMM is asked for."""
     return replace(problem, verb="matmul", n=problem.k, k=problem.n)

@@ -27,6 +27,8 @@ class Constants:
     decode: float  # cycles of a unit, of a float of 4 bits
     decode_table: float  # more, of a codebook
     decode_bits: float  # more, for each bit beyond 4
+    transpose: float  # more, of weights that are transposed
+    transpose_table: float  # more, of a codebook, whose steps share words
     tile: float  # cycles of a tile: filling the ring
     activate: float  # cycles for 1,024 results of gate and up
     split: float  # cycles of leaving sums and adding them, once
@@ -42,6 +44,8 @@ CONSTANTS = Constants(
     decode=204.6,
     decode_table=42.79,
     decode_bits=8.33,
+    transpose=60,
+    transpose_table=60,
     tile=3625,
     activate=234.1,
     split=8792,
@@ -61,6 +65,8 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
     products = 2.0 * 64 * config.tile_m * TILE_K / device.mma_flops_per_cycle * c.multiply
     decoding = c.decode + c.decode_bits * (format.element.bits - 4)
     decoding += c.decode_table if format.is_codebook else 0.0
+    if config.transposed:
+        decoding += c.transpose + (c.transpose_table if format.is_codebook else 0.0)
     units = steps * config.warpgroups * config.tiles_per_warp
     unit = (products**c.overlap + decoding**c.overlap) ** (1 / c.overlap)
     tile = units * unit + c.tile
