@@ -1,6 +1,7 @@
 """Whose threads native code works on, and how many."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,47 @@ def test_a_product_starts_no_thread_beside_those_of_torch():
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "torch's OpenMP threads | 0"
+
+
+# Its regions run on the thread that enters them, and are counted.
+OTHER_RUNTIME = """
+static int regions = 0;
+int regions_entered(void) { return regions; }
+void GOMP_parallel(void (*region)(void*), void* data, unsigned threads, unsigned flags) {
+  ++regions;
+  region(data);
+}
+int omp_get_thread_num(void) { return 0; }
+int omp_get_num_threads(void) { return 1; }
+int omp_get_max_threads(void) { return 2; }
+int omp_get_num_procs(void) { return 2; }
+int omp_in_parallel(void) { return 0; }
+int omp_pause_resource_all(int kind) { return 0; }
+"""
+COUNTED = (
+    ONE_TEAM.replace("    bs.matmul(x, w)", "    entered = regions(); bs.matmul(x, w)")
+    + """
+print(threads() - before, regions() - entered)
+"""
+)
+REGIONS = "import ctypes; regions = ctypes.CDLL(None).regions_entered\n"
+
+
+@needs_native
+@pytest.mark.skipif(sys.platform != "linux", reason="torch's threads are entered on Linux")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_runtime_that_is_preloaded_is_torchs(tmp_path):
+    """Torch's calls go to it, although torch is linked to another."""
+    source, library = tmp_path / "runtime.c", tmp_path / "runtime.so"
+    source.write_text(OTHER_RUNTIME)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", REGIONS + COUNTED],
+        env=os.environ | {"LD_PRELOAD": str(library)},
+        capture_output=True, text=True, timeout=hanging.SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "0 1"
 
 
 def test_a_torch_without_openmp_is_said(monkeypatch):

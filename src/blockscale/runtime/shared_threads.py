@@ -41,16 +41,20 @@ def share_torch_threads(library: ctypes.CDLL) -> str:
 
 
 def _find_openmp() -> OpenMp | str:
-    """The functions of the runtime that torch itself is linked to, or why there are none."""
+    """The functions of the runtime that torch's own calls go to, or why there are none."""
     if sys.platform != "linux":
         return f"torch's cannot be entered on {sys.platform}"
     if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return "torch does not use OpenMP"
     path = Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"
     try:
-        # A handle of what is loaded finds symbols in what it is linked to as well.
-        loaded = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        functions = [getattr(loaded, name) for name in _FUNCTIONS]
+        # A handle of what is loaded finds symbols in what it is linked to as well. Before those
+        # the loader binds torch's calls to what the whole process has: to a runtime of LD_PRELOAD,
+        # which engines recommend for CPUs.
+        torchs = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        everyones = ctypes.CDLL(None)
+        bound = everyones if hasattr(everyones, _FUNCTIONS[0]) else torchs
+        functions = [getattr(bound, name) for name in _FUNCTIONS]
     except (OSError, AttributeError) as error:
         return f"torch's OpenMP was not found: {error}"
     return OpenMp(*(ctypes.cast(each, ctypes.c_void_p).value for each in functions))
