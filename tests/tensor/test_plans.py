@@ -36,6 +36,24 @@ def test_a_second_call_finds_the_plan(w):
 
 
 @needs_native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_tensor_scales_per_row_are_part_of_a_plan(lead, dtype, monkeypatch):
+    """As q, k and v have them where an engine makes one weight of the three."""
+    rows = bs.quantize(torch.randn(*lead, 24, 64), bs.NVFP4, tensor_scale="row").prepare()
+    x, bias = torch.randn(*lead, 3, 64).to(dtype), torch.randn(*lead, 24)
+    biases = [None, bias, bias.to(dtype)]
+    first = [bs.linear(x, rows, each) for each in biases]
+    watched = [bs.linear(x.clone().requires_grad_(), rows, each) for each in biases]
+    monkeypatch.setattr("blockscale.tensor.run.describe_call", None)  # it was checked once
+    again = [bs.linear(x, rows, each) for each in biases]
+    for one, two, three in zip(first, again, watched, strict=True):
+        assert one.dtype == dtype
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+
+
+@needs_native
 def test_x_may_lie_otherwise(w):
     x = torch.randn(2, 3, 64)
     expected = bs.matmul(x, w)

@@ -18,6 +18,7 @@ from blockscale.numerics import Activation
 from blockscale.runtime import checks_enabled, is_deterministic
 from blockscale.runtime.torch_private import counts_versions
 from blockscale.tensor.qtensor import QTensor
+from blockscale.tensor.row_scales import RowScaledPlan, has_row_scales, plan_row_scaled
 
 _MOST_PLANS = 256  # kept with a weight: more would be shapes that do not come back
 
@@ -41,9 +42,9 @@ def replay_call(
     return _run_replay(w.replays, x, bias, up_bias, group_sizes, up, activation)
 
 
-def cached_plan(key: Hashable, weights: list[QTensor]) -> ops.Plan | None:
+def cached_plan(key: Hashable, weights: list[QTensor]) -> ops.Plan | RowScaledPlan | None:
     """The plan of such a call, if there is one by now."""
-    plan = weights[0].plans.get(key)
+    plan: ops.Plan | RowScaledPlan | None = weights[0].plans.get(key)
     if plan is None:
         return None
     if not plan.is_in_place:
@@ -58,7 +59,9 @@ def _forget(w: QTensor) -> None:
     w.replays.clear()
 
 
-def keep_new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -> ops.Plan | None:
+def keep_new_plan(
+    key: Hashable, call: ops.MatmulCall, weights: list[QTensor]
+) -> ops.Plan | RowScaledPlan | None:
     """For calls to come; that there can be none is kept as well."""
     plans = weights[0].plans
     if key in plans and plans.get(key) is None:
@@ -66,7 +69,12 @@ def keep_new_plan(key: Hashable, call: ops.MatmulCall, weights: list[QTensor]) -
     if len(plans) >= _MOST_PLANS:
         plans.clear()
     frozen = _counts_versions and all(weight.frozen for weight in weights)
-    plans[key] = plan = ops.make_plan(call, tuple(weights[1:]), frozen)
+    plan: ops.Plan | RowScaledPlan | None
+    if has_row_scales(weights[0]) and call.group_sizes is None and len(weights) == 1:
+        plan = plan_row_scaled(call, weights[0], frozen)
+    else:
+        plan = ops.make_plan(call, tuple(weights[1:]), frozen)
+    plans[key] = plan
     return plan
 
 

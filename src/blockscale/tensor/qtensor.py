@@ -176,8 +176,8 @@ class QTensor:
         return ops.Operand(self.tensors, str(Kind(self.format, self.layout)), list(self.shape))
 
     @cached_property
-    def plans(self) -> dict[Any, ops.Plan | None]:
-        """Of calls with this tensor as the weight: see `ops.plan`."""
+    def plans(self) -> dict[Any, Any]:
+        """Of calls with this tensor as the weight: see `ops.plan`, and `row_scales` beside this."""
         return {}
 
     @cached_property

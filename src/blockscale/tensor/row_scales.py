@@ -9,11 +9,12 @@ kernel's own scaling: the scale is applied to the float32 sum, and the result is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from blockscale import ops
 from blockscale.tensor.qtensor import QTensor
 
 # Where it is kept: a weight that is used again finds its plans again.
@@ -43,11 +44,52 @@ def scale_rows(
     scale = w.tensor_scale
     if scale is None:
         raise TypeError("w has no tensor scale")  # `has_row_scales` was asked
-    columns = scale if scale.dim() == 1 else scale[:, None]  # [n], or [l, 1, n]
-    y = product(without_row_scales(w)) * columns
+    y = product(without_row_scales(w)) * _columns(scale)
     if bias is not None:
-        y = y + (bias if bias.dim() == 1 else bias[:, None]).float()
+        y = y + _columns(bias).float()
     return y.to(dtype)
+
+
+@dataclass(frozen=True)
+class RowScaledPlan:
+    """What `scale_rows` does, of calls that differ in x alone: the product has a plan, and nothing
+    is checked again."""
+
+    product: ops.Plan  # of the weight without its tensor scales, in float32
+    scale: Tensor
+    dtype: torch.dtype
+
+    @property
+    def is_in_place(self) -> bool:
+        return self.product.is_in_place
+
+    @property
+    def is_current(self) -> bool:
+        return self.product.is_current
+
+    def __call__(
+        self, x: Tensor | ops.Operand, biases: tuple[Tensor | None, ...], group_sizes: Tensor | None
+    ) -> Tensor:
+        y = self.product(x, (None,), group_sizes)
+        out = y if self.dtype == y.dtype else torch.empty_like(y, dtype=self.dtype)
+        if biases[0] is None:
+            return torch.mul(y, _columns(self.scale), out=out)  # a cast is part of it
+        y *= _columns(self.scale)
+        return torch.add(y, _columns(biases[0]), out=out)
+
+
+def plan_row_scaled(call: ops.MatmulCall, w: QTensor, frozen: bool) -> RowScaledPlan | None:
+    """call   of the weight without its tensor scales, checked"""
+    bare = replace(call, biases=[None], out_dtype=torch.float32)
+    product = ops.make_plan(bare, (), frozen)
+    if product is None or w.tensor_scale is None:
+        return None
+    return RowScaledPlan(product, w.tensor_scale, call.out_dtype)
+
+
+def _columns(per_row: Tensor) -> Tensor:
+    """Of a result: [n], or [l, 1, n]."""
+    return per_row if per_row.dim() == 1 else per_row[:, None]
 
 
 def _unscaled(w: QTensor) -> QTensor:

@@ -68,7 +68,7 @@ def run(
             if y is not None:
                 return y
     if len(weights) == 1 and group_sizes is None and _has_row_scales(weights[0]):
-        return _run_row_scaled(x, weights[0], biases[0], x_format, x_tensor_scale, out_dtype)
+        return _run_row_scaled(key, x, weights[0], biases[0], rest)
     call = describe_call(x, weights, biases, **rest)
     if not ops.has_only_gradients(call.tensors):
         return _run_op(call)
@@ -102,7 +102,7 @@ def _run_planned(
     sizes = rest["group_sizes"]
     y = plan(x if isinstance(x, Tensor) else x.operand, tuple(biases), sizes)
     by_default = not (rest["x_format"] or rest["out_dtype"])
-    if _keeps_replays and by_default and isinstance(x, Tensor):
+    if _keeps_replays and by_default and isinstance(x, Tensor) and isinstance(plan, ops.Plan):
         up = weights[1] if len(weights) > 1 else None
         calls = weights[0].replays
         ops.keep_replay(calls, key, plan, x, biases, sizes, up, rest["activation"])
@@ -145,36 +145,18 @@ def _has_row_scales(w: QTensor) -> bool:
 
 
 def _run_row_scaled(
-    x: Tensor | QTensor,
-    w: QTensor,
-    bias: Tensor | None,
-    x_format: Format | str | None,
-    x_tensor_scale: float | Tensor | None,
-    out_dtype: torch.dtype | None,
+    key: Hashable | None, x: Tensor | QTensor, w: QTensor, bias: Tensor | None, rest: _Rest
 ) -> Tensor:
-    call = describe_call(
-        x,
-        [without_row_scales(w)],
-        [bias],
-        group_sizes=None,
-        activation=None,
-        x_format=x_format,
-        x_tensor_scale=x_tensor_scale,
-        out_dtype=out_dtype,
-    )
+    call = describe_call(x, [without_row_scales(w)], [bias], **rest)
     call.validate()
-
-    def product(unscaled: QTensor) -> Tensor:
-        return run(
-            x,
-            [unscaled],
-            [None],
-            x_format=x_format,
-            x_tensor_scale=x_tensor_scale,
-            out_dtype=torch.float32,
-        )
-
-    return scale_rows(product, w, bias, call.out_dtype)
+    unwatched = ops.has_only_gradients(call.tensors) and not ops.needs_gradient(call.differentiated)
+    plan = keep_new_plan(key, call, [w]) if key is not None and unwatched else None
+    if plan is not None:
+        return plan(x if isinstance(x, Tensor) else x.operand, (bias,), None)
+    in_float32: _Rest = {**rest, "out_dtype": torch.float32}
+    return scale_rows(
+        lambda unscaled: run(x, [unscaled], [None], **in_float32), w, bias, call.out_dtype
+    )
 
 
 def _run_op(call: ops.MatmulCall) -> Tensor:
