@@ -11,7 +11,7 @@ from blockscale.kernels.matmul.sm100_gemm.columns import plan
 from blockscale.kernels.matmul.sm100_gemm.config import Config
 from blockscale.kernels.matmul.sm100_gemm.cost import counts
 from blockscale.kernels.matmul.sm100_gemm.shared_memory import shared_memory
-from blockscale.layouts import TensorMemory
+from blockscale.layouts import ScaledMemory
 from blockscale.layouts.tensor_memory import COLUMNS
 from blockscale.problem import Problem
 from blockscale.runtime import gpu
@@ -57,7 +57,7 @@ def test_what_two_accumulators_and_scales_would_need(mma_n, scale_groups, column
 def test_accumulators_share_as_few_columns_as_leave_room_for_scales(mma_n, scale_groups, expected):
     accumulators, shared, sets, set_columns = expected
     found = plan(mma_n, scale_groups, 6)
-    assert found == TensorMemory(mma_n, scale_groups, accumulators, shared, sets)
+    assert found == ScaledMemory(mma_n, accumulators, shared, sets, scale_groups)
     assert found.set_columns == set_columns
 
 

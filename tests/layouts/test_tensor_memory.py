@@ -2,7 +2,7 @@
 
 import pytest
 
-from blockscale.layouts import TensorMemory, swizzled_panel
+from blockscale.layouts import DecodedMemory, ScaledMemory, swizzled_panel
 from blockscale.layouts.tensor_memory import COLUMNS, LANES, Region, scales, sums
 
 
@@ -18,7 +18,7 @@ def place(offset):
 def test_accumulators_that_share_128_columns(scale_groups, unshared, scale_regions):
     """The published arrangement for MXFP8: 0 .. 255 and 128 .. 383, the scales of a stage behind
     them; side by side they would need more than 512 columns."""
-    memory = TensorMemory(256, scale_groups, accumulators=2, shared=128, sets=1)
+    memory = ScaledMemory(256, 2, shared=128, sets=1, scale_groups=scale_groups)
     assert memory.unshared == unshared > COLUMNS
     assert list(memory.regions()) == [
         Region("accumulator 0", 0, 256),
@@ -50,10 +50,17 @@ def test_scales_of_32_rows_to_a_column_and_four_blocks_to_a_cell(rows, scale_gro
 
 
 def test_a_set_takes_as_many_columns_as_its_scales():
-    memory = TensorMemory(256, 4, accumulators=2, shared=96, sets=2)
+    memory = ScaledMemory(256, 2, shared=96, sets=2, scale_groups=4)
     each = [4 * groups for groups in (4, 2 * 4)]  # 128 rows of x, 256 of w, four groups
     assert (memory.x_columns, memory.set_columns) == (each[0], sum(each))
     assert {place(offset)[1] for offset in scales(256, 4).offsets()} == set(range(each[1]))
+
+
+def test_decoded_weights_take_a_column_for_two_k():
+    memory = DecodedMemory(256, 2, shared=96, sets=3, tile_k=64)
+    assert [each.start for each in memory.regions()] == [0, 160, 416, 448, 480]
+    assert memory.used == COLUMNS
+    assert "3 sets of 32 for weights" in str(memory)
 
 
 def test_eight_rows_of_a_swizzled_panel_meet_in_no_bank():

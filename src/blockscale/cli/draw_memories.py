@@ -7,7 +7,7 @@ from typing import Any
 
 from blockscale.cli.draw_layout import CENTRED, GROUPS, INK, PADDING, pyplot
 from blockscale.formats import Format
-from blockscale.layouts import Region, Swizzled, TensorMemory
+from blockscale.layouts import Region, ScaledMemory, Swizzled
 from blockscale.layouts.tensor_memory import COLUMNS, LANES
 
 _SUMS = ("#c6dbef", "#c7e9c0")  # of each accumulator
@@ -16,7 +16,7 @@ _SCALES = {"x": "#fdd0a2", "w": "#dadaeb"}
 _CHUNKS = (*GROUPS, "#fcbba1", "#ffeda0", "#d9d9d9", "#c7eae5")
 
 
-def draw_tensor_memory(memory: TensorMemory, title: str, path: Path) -> None:
+def draw_tensor_memory(memory: ScaledMemory, title: str, path: Path) -> None:
     """Write an SVG or PNG of 128 lanes by 512 columns, and of one set of scales."""
     plt = pyplot()
     figure, (whole, scales) = plt.subplots(
@@ -30,7 +30,7 @@ def draw_tensor_memory(memory: TensorMemory, title: str, path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_columns(axes: Any, memory: TensorMemory) -> None:
+def _draw_columns(axes: Any, memory: ScaledMemory) -> None:
     from matplotlib.patches import Rectangle
 
     axes.add_patch(Rectangle((0, 0), COLUMNS, LANES, facecolor=PADDING))
@@ -66,9 +66,9 @@ def _draw_columns(axes: Any, memory: TensorMemory) -> None:
     axes.set_ylabel("lane")
 
 
-def _draw_set(axes: Any, memory: TensorMemory) -> None:
+def _draw_set(axes: Any, memory: ScaledMemory) -> None:
     """Which rows' scales a column has: those of 32 rows, four along k to a cell."""
-    start = memory.scale_column
+    start = memory.first_set
     for group in range(memory.scale_groups):
         _draw_scale_group(axes, "x", group, start + 4 * group, LANES)
         columns = memory.mma_n // 32

@@ -13,7 +13,7 @@ from blockscale.layouts.blocked import (
 )
 from blockscale.layouts.layout import CODES, SCALES, Layout, bytes_of, canonical, layout
 from blockscale.layouts.panels import PANEL_BYTES, swizzled_panel
-from blockscale.layouts.tensor_memory import Region, TensorMemory
+from blockscale.layouts.tensor_memory import DecodedMemory, Region, ScaledMemory, TensorMemory
 
 __all__ = [
     "ATOM_BYTES",
@@ -22,8 +22,10 @@ __all__ = [
     "CODES",
     "PANEL_BYTES",
     "SCALES",
+    "DecodedMemory",
     "Layout",
     "Region",
+    "ScaledMemory",
     "Strided",
     "Swizzle",
     "Swizzled",

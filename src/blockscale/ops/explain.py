@@ -8,7 +8,7 @@ import torch
 
 from blockscale.formats import INT8
 from blockscale.kernels import KERNELS, Prediction
-from blockscale.layouts import TensorMemory
+from blockscale.layouts import ScaledMemory
 from blockscale.ops.choose import BY_RULE, Answer, Choice, answers, choose
 from blockscale.ops.prepared import prepared_layout
 from blockscale.ops.tuning.stored import other_rows
@@ -124,12 +124,12 @@ class Explanation:
         return f"in {layout}; this target's kernels read {wanted}: {how} once"
 
 
-def tensor_memory(problem: Problem) -> TensorMemory:
-    """How the first kernel that takes the problem and has something in TMEM divides it."""
+def tensor_memory(problem: Problem) -> ScaledMemory:
+    """How the first kernel that takes the problem and has block scales in TMEM divides it."""
     for kernel in KERNELS[problem.verb]:
         if kernel.refuses(problem) is None:
             found = kernel.bind(problem, kernel.configs(problem)[0]).tensor_memory
-            if found is not None:
+            if isinstance(found, ScaledMemory):
                 return found
     reasons = "; ".join(
         f"{each.kernel}: {each.refusal}" for each in answers(problem) if each.refusal

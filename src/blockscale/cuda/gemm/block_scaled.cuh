@@ -14,40 +14,10 @@
 #include "gemm/block_scaled_issue.cuh"
 #include "gemm/block_scaled_ring.cuh"
 #include "gemm/clear_rows.cuh"
-#include "ptx/cluster.cuh"
 #include "ptx/elect.cuh"
 #include "ptx/pdl.cuh"
 
 namespace bs::gemm {
-
-// All threads of the CTA, or of the pair.
-template <class Shape>
-BS_DEVICE void sync_ctas() {
-    if constexpr (Shape::CTAS == 1)
-        __syncthreads();
-    else
-        ptx::cluster_sync();
-}
-
-// Barriers are initialised and TMEM is allocated, by warps of their own; all threads see both afterwards.
-template <class Shape>
-BS_DEVICE void begin(const BlockScaledRing<Shape>& ring, Accumulators<Shape>& accumulators, u32* tmem) {
-    const int warp = threadIdx.x / 32;
-    if (threadIdx.x == 0) {
-        ring.initialise();
-        accumulators.initialise();
-        ptx::mbarrier_init_fence();
-    }
-    sync_ctas<Shape>();  // the peer runs, which an allocation for both needs
-    if (warp == 1) {
-        ptx::tcgen05::alloc<Shape::CTAS>(ptx::shared_address(tmem), ptx::tcgen05::COLUMNS);
-        ptx::tcgen05::relinquish_alloc_permit<Shape::CTAS>();
-        ptx::tcgen05::fence_before_thread_sync();
-    }
-    sync_ctas<Shape>();  // TMEM of both CTAs is there before the even one multiplies into it
-    ptx::tcgen05::fence_after_thread_sync();
-    accumulators.tmem = *tmem;
-}
 
 template <class Shape>
 BS_DEVICE void block_scaled(const typename Shape::Arguments& a) {
@@ -61,7 +31,7 @@ BS_DEVICE void block_scaled(const typename Shape::Arguments& a) {
     const int rank = Shape::CTAS == 2 ? blockIdx.y : 0, warp = threadIdx.x / 32;
     const Ring ring{ptx::shared_address(memory), ptx::shared_address(barriers)};
     Accumulators<Shape> accumulators{ptx::shared_address(barriers) + 8 * Ring::BARRIERS, 0};
-    begin<Shape>(ring, accumulators, &tmem);
+    accumulators.tmem = begin_tmem<Shape>(&tmem, ring, accumulators);
     ptx::trigger_dependents();
     ptx::wait_for_prerequisites();
     if constexpr (Shape::RAGGED) {
@@ -76,11 +46,7 @@ BS_DEVICE void block_scaled(const typename Shape::Arguments& a) {
     } else {
         BlockScaledEpilogue<Shape>(a, accumulators, bias).run(order, rank);
     }
-    __syncwarp();
-    ptx::tcgen05::fence_before_thread_sync();
-    sync_ctas<Shape>();  // all has been read, and nobody arrives at a CTA that has gone
-    ptx::tcgen05::fence_after_thread_sync();
-    if (warp == 1) ptx::tcgen05::dealloc<Shape::CTAS>(accumulators.tmem, ptx::tcgen05::COLUMNS);
+    end_tmem<Shape>(accumulators.tmem);
 }
 
 }  // namespace bs::gemm

@@ -4,7 +4,7 @@
 // neighbouring columns at a time, which it stores by 32 bytes where places allow it: whole sectors, which L1 does not
 // keep.
 #pragma once
-#include "gemm/block_scaled_accumulators.cuh"
+#include "gemm/accumulators.cuh"
 #include "gemm/block_scaled_ring.cuh"
 #include "gemm/epilogue.cuh"
 #include "ptx/store_wide.cuh"

@@ -5,47 +5,25 @@
 // in the next four columns. An instruction names the columns of its scale group and the first byte it takes.
 //
 // Order. A thread's cp comes before its mma by itself. That a later cp does not overtake an mma which still reads the same
-// columns is promised nowhere. So stages use SCALE_SETS sets of columns in turn, and before a set is used again, its
-// products are waited for: at `empty` of the slot that they read. With a set for each slot, `full` has waited already.
+// columns is promised nowhere: so stages use SCALE_SETS sets of columns in turn.
 #pragma once
-#include "gemm/block_scaled_accumulators.cuh"
 #include "gemm/block_scaled_ring.cuh"
+#include "gemm/block_scaled_shape.cuh"
+#include "gemm/tmem_gemm.cuh"
 
 namespace bs::gemm {
 
 template <class Shape>
 struct BlockScaledIssue {
-    static constexpr int CTAS = Shape::CTAS, SETS = Shape::SCALE_SETS, STAGES = Shape::STAGES;
+    static constexpr int CTAS = Shape::CTAS;
 
     const BlockScaledRing<Shape>& ring;
     const Accumulators<Shape>& accumulators;
-    RingTurn<STAGES> turn;
-    RingTurn<STAGES> behind;  // SETS stages behind `turn`, once so many have been issued
-    int set = 0;
-    int left = SETS;  // sets that no product has read yet
+    RingTurn<Shape::STAGES> turn;
+    SetTurn<Shape, Shape::SCALE_SETS> sets;
 
     BS_DEVICE BlockScaledIssue(const BlockScaledRing<Shape>& ring, const Accumulators<Shape>& accumulators)
         : ring(ring), accumulators(accumulators) {}
-
-    static BS_DEVICE void commit(u32 barrier) {
-        if constexpr (CTAS == 1)
-            ptx::tcgen05::commit<1>(barrier);
-        else
-            ptx::tcgen05::commit_multicast<2>(barrier, 3);
-    }
-
-    // Until the products that read this set's scales are done.
-    BS_DEVICE void wait_for_set() {
-        if constexpr (SETS < STAGES) {
-            if (left > 0) {
-                left--;
-                return;
-            }
-            ptx::mbarrier_wait(ring.empty(behind.slot), behind.parity);
-            ptx::tcgen05::fence_after_thread_sync();
-            behind.step_on();
-        }
-    }
 
     BS_DEVICE void copy_scales(u32 x_scales, u32 w_scales) const {
         const u64 x_from = ptx::tcgen05::scale_rows(ring.x_scale_at(turn.slot));
@@ -103,44 +81,32 @@ struct BlockScaledIssue {
 
     // One stage, of which `mmas` instructions have k that exists. A tile's first products of w's second part wait until
     // the last tile's sums have been read there, and those of the first part run meanwhile.
-    BS_DEVICE void issue_stage(u32 sums, int mmas, bool accumulate, u32 second_parity) {
+    BS_DEVICE void issue_stage(const StageSums& sums, int mmas) {
         ptx::mbarrier_wait(ring.full(turn.slot), turn.parity);
         ptx::tcgen05::fence_after_thread_sync();
-        wait_for_set();
-        const u32 x_scales = accumulators.tmem + Shape::SCALE_COLUMN + set * Shape::SET_COLUMNS;
+        sets.wait(ring);
+        const u32 x_scales = accumulators.tmem + Shape::SCALE_COLUMN + sets.set * Shape::SET_COLUMNS;
         const u32 w_scales = x_scales + Shape::X_SCALE_COLUMNS;
         copy_scales(x_scales, w_scales);
-        const Places at{sums, x_scales, w_scales};
+        const Places at{sums.columns, x_scales, w_scales};
         if constexpr (Shape::SECOND_N == 0) {
-            multiply_part<Shape::FIRST_N, 0>(at, mmas, accumulate);
-        } else if (accumulate) {
+            multiply_part<Shape::FIRST_N, 0>(at, mmas, sums.accumulate);
+        } else if (sums.accumulate) {
             multiply_both(at, mmas);
         } else {
             multiply_part<Shape::FIRST_N, 0>(at, mmas, false);
-            ptx::mbarrier_wait(accumulators.second(), second_parity);
+            ptx::mbarrier_wait(accumulators.second(), sums.second_parity);
             ptx::tcgen05::fence_after_thread_sync();
             multiply_part<Shape::SECOND_N, Shape::FIRST_N>(at, mmas, false);
         }
-        commit(ring.empty(turn.slot));
+        commit<Shape>(ring.empty(turn.slot));
         turn.step_on();
-        if (++set == SETS) set = 0;
+        sets.step_on();
     }
 
     // All tiles of this CTA or pair, by one thread.
     BS_DEVICE void run(const typename Shape::Arguments& a, int tiles) {
-        const int all = (a.k + Shape::MMA_K - 1) / Shape::MMA_K;  // instructions of a tile
-        AccumulatorTurn<Shape> into;
-        for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
-            ptx::mbarrier_wait(accumulators.own(into.slot), into.parity ^ 1);  // the first time at once
-            if constexpr (Accumulators<Shape>::SHARES)
-                ptx::mbarrier_wait(accumulators.shared(), into.tile_parity ^ 1);
-            ptx::tcgen05::fence_after_thread_sync();
-#pragma unroll 1
-            for (int done = 0; done < all; done += Shape::MMAS)
-                issue_stage(accumulators.columns(into.slot), all - done, done > 0, into.tile_parity ^ 1);
-            commit(accumulators.full(into.slot));
-            into.step_on();
-        }
+        issue_tiles(accumulators, a.k, tiles, [&](const StageSums& sums, int mmas) { issue_stage(sums, mmas); });
     }
 };
 

@@ -1,16 +1,10 @@
 // A ring of stages that TMA fills with panels of x and w and with their scales, for block-scaled tensor cores.
 //
-// Each slot has two mbarriers. `full` completes when its bytes have come; of a pair of CTAs, those of both are counted at
-// the even CTA, whose issuer multiplies for both. `empty` completes when all READERS of the slot have read it: warps that
-// multiply by mma.sync, or the products of tcgen05, which tcgen05.commit says to both CTAs.
-//
 // A stage holds panels of x, panels of w, scales of x, scales of w. A panel has rows of 128 bytes with TMA's 128-byte
 // swizzle. Scales are atoms of 512 bytes, 128 rows by four scales: [128 rows][scale group].
 #pragma once
-#include "gemm/ring_turn.cuh"
-#include "gemm/tile_order.cuh"
+#include "gemm/slot_ring.cuh"
 #include "generated/block_scaled_arguments.cuh"
-#include "ptx/tma_pair.cuh"
 
 namespace bs::gemm {
 
@@ -19,32 +13,15 @@ template <class Shape>
 using WholeTileOrder = TileOrder<Shape, true>;
 
 template <class Shape>
-struct BlockScaledRing {
-    static constexpr int STAGES = Shape::STAGES, CTAS = Shape::CTAS, BARRIERS = 2 * STAGES;
+struct BlockScaledRing : SlotRing<Shape> {
+    using Slots = SlotRing<Shape>;
+    using Slots::STAGES, Slots::CTAS, Slots::full, Slots::slot_at, Slots::load;
+    static constexpr int BARRIERS = 2 * STAGES;
 
-    u32 shared;  // of the stages
-    u32 barriers;
-
-    BS_DEVICE u32 full(int slot) const { return barriers + 8 * slot; }
-    BS_DEVICE u32 empty(int slot) const { return barriers + 8 * (STAGES + slot); }
-    BS_DEVICE u32 x_at(int slot) const { return shared + slot * Shape::STAGE_BYTES; }
+    BS_DEVICE u32 x_at(int slot) const { return slot_at(slot); }
     BS_DEVICE u32 w_at(int slot) const { return x_at(slot) + Shape::X_BYTES; }
     BS_DEVICE u32 x_scale_at(int slot) const { return w_at(slot) + Shape::W_BYTES; }
     BS_DEVICE u32 w_scale_at(int slot) const { return x_scale_at(slot) + 512 * Shape::SCALE_GROUPS; }
-
-    // By one thread, before anybody else in the cluster looks at the barriers.
-    BS_DEVICE void initialise() const {
-        for (int i = 0; i < STAGES; i++) ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(empty(i), Shape::READERS);
-    }
-
-    // A box to this CTA, counted where the pair counts.
-    template <class... Coordinates>
-    static BS_DEVICE void load(u32 to, const void* map, u32 barrier, Coordinates... at) {
-        if constexpr (CTAS == 1)
-            ptx::tma::load_cta(to, map, at..., barrier);
-        else
-            ptx::tma::load_pair(to, map, at..., barrier);
-    }
 
     BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int stage, int slot, int rank,
                           u32 barrier) const {
@@ -85,30 +62,13 @@ struct BlockScaledRing {
 
     // All that this CTA multiplies, by one thread. What is beyond k or the last row becomes zero, scales too.
     BS_DEVICE void produce(const typename Shape::Arguments& a, const WholeTileOrder<Shape>& order, int rank) const {
-        const int stages = (a.k + Shape::TILE_K - 1) / Shape::TILE_K, tiles = order.count();
-        RingTurn<STAGES> turn;
-        for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
-            const OutputTile tile = order.at(index, 0);
-#pragma unroll 1
-            for (int stage = 0; stage < stages; stage++) {
-                ptx::mbarrier_wait(empty(turn.slot), turn.parity ^ 1);  // the first time at once
-                u32 barrier = full(turn.slot);
-                if constexpr (CTAS == 2) barrier = ptx::tma::in_even_cta(barrier);
-                if (rank == 0) ptx::mbarrier_arrive_expect_tx(full(turn.slot), CTAS * Shape::STAGE_TX);
-                load_x(a, tile, stage, turn.slot, rank, barrier);
-                load_w(a, tile, stage, turn.slot, rank, barrier);
-                turn.step_on();
-            }
-        }
-        drain(turn);
-    }
-
-    // Until every slot is empty: of a pair, the other CTA may still read this one's shared memory, or arrive here.
-    BS_DEVICE void drain(RingTurn<STAGES> turn) const {
-        for (int i = 0; i < STAGES; i++) {
-            ptx::mbarrier_wait(empty(turn.slot), turn.parity ^ 1);
-            turn.step_on();
-        }
+        const int stages = (a.k + Shape::TILE_K - 1) / Shape::TILE_K;
+        this->fill_all(order, 0, stages, [&](const OutputTile& tile, int stage, int slot) {
+            const u32 barrier = this->counted_at(slot);
+            if (rank == 0) ptx::mbarrier_arrive_expect_tx(full(slot), CTAS * Shape::STAGE_TX);
+            load_x(a, tile, stage, slot, rank, barrier);
+            load_w(a, tile, stage, slot, rank, barrier);
+        });
     }
 };
 

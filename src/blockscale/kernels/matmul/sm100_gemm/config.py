@@ -8,7 +8,7 @@ from math import ceil, sqrt
 from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.matmul.block_scaled.operands import Operands, operands
 from blockscale.kernels.matmul.sm100_gemm.columns import plan
-from blockscale.layouts.tensor_memory import TensorMemory
+from blockscale.layouts import ScaledMemory
 from blockscale.problem import Problem
 
 CTA_ROWS = 128  # of x: the lanes of TMEM
@@ -51,7 +51,7 @@ class Config(BaseConfig):
         """Of a stage: four scales of a row each."""
         return self.tile_k(kinds) // (4 * kinds.block)
 
-    def columns(self, kinds: Operands) -> TensorMemory:
+    def columns(self, kinds: Operands) -> ScaledMemory:
         return plan(self.mma_n, self.scale_groups(kinds), self.stages)
 
     def n_tiles(self, problem: Problem) -> int:

@@ -9,7 +9,7 @@ from blockscale.kernels.matmul.sm100_gemm.build import gemm_build
 from blockscale.kernels.matmul.sm100_gemm.config import CTA_ROWS, THREADS, Config
 from blockscale.kernels.matmul.sm100_gemm.cost import cost
 from blockscale.kernels.matmul.sm100_gemm.shared_memory import shared_bytes
-from blockscale.layouts.tensor_memory import TensorMemory
+from blockscale.layouts import ScaledMemory
 from blockscale.runtime.cuda import Build
 
 
@@ -38,7 +38,7 @@ class Product(BlockScaledProduct):
         return gemm_build(self._problem, self._config)
 
     @property
-    def tensor_memory(self) -> TensorMemory:
+    def tensor_memory(self) -> ScaledMemory:
         return self._config.columns(self._operands)
 
     @property

@@ -14,8 +14,8 @@
 // mbarriers: `full` of each accumulator, by tcgen05.commit; `own` of each, and `shared` or `second`, one arrival of each
 // epilogue warp, of both CTAs of a pair at the even one.
 #pragma once
-#include "gemm/block_scaled_shape.cuh"
 #include "gemm/ring_turn.cuh"
+#include "ptx/tcgen05.cuh"
 
 namespace bs::gemm {
 
