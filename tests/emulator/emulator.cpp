@@ -1,7 +1,7 @@
 // The emulator as one library: kernels are compiled apart (kernel.cpp) and linked with it.
 #include "access_hooks.h"
 #include "inspect.h"
-#include "tcgen05_twins.h"
+#include "tmem_twins.h"
 
 HostIndex threadIdx, blockIdx, blockDim, gridDim;
 

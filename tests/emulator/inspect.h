@@ -1,6 +1,6 @@
 // Parts of the emulator that tests ask directly, outside of a launch.
 #pragma once
-#include "tcgen05.h"
+#include "tcgen05_f16.h"
 
 namespace bs::emulator {
 
@@ -37,6 +37,15 @@ const char* inspect_instruction(int kind, bs::u32 word, int ctas, int* facts) {
         const Instruction i = decode_instruction(MmaKind(kind), word, ctas);
         const int found[] = {int(i.m), int(i.n), int(i.a), int(i.b), int(i.scale), int(i.a_byte), int(i.b_byte)};
         std::copy(std::begin(found), std::end(found), facts);
+    });
+}
+
+// m, n and whether operands are bfloat16, of a product of kind::f16.
+const char* inspect_f16_instruction(bs::u32 word, int ctas, int* facts) {
+    using namespace bs::emulator;
+    return refusal_of([&] {
+        const F16Instruction i = decode_f16_instruction(word, ctas);
+        facts[0] = int(i.m), facts[1] = int(i.n), facts[2] = i.is_bfloat16;
     });
 }
 

@@ -27,7 +27,7 @@ struct Warpgroup;
 struct CopyGroups;
 struct Tmem;
 struct Tcgen05Queue;
-struct TmemLoads;
+struct TmemAccesses;
 
 // When asynchronous copies and products are carried out: as they are issued, as late as what waits for them allows, or
 // whenever the seed says.
@@ -85,7 +85,7 @@ struct Warp {
     uint32_t living = 0;                         // a bit for each lane that has not ended
     std::map<uint32_t, Meeting> meetings;        // by the lanes that take part
     int registers = 0;                           // of a thread
-    std::shared_ptr<TmemLoads> tmem_loads;
+    std::shared_ptr<TmemAccesses> tmem_loads, tmem_stores;
     Warpgroup* group = nullptr;
 };
 

@@ -135,12 +135,10 @@ struct Mma {
         for (Cta* cta : ctas) {
             note_operand(*cta, a, 128, shared);
             note_operand(*cta, b, b_rows(), shared);
-            for (u32 quadrant = 0; quadrant < 4; quadrant++) {
-                Tmem& memory = tmem_of(*cta);
-                memory.note(quadrant, column(a_scale), 4, false, tmem, "tcgen05.mma", is_own);
-                memory.note(quadrant, column(b_scale), (instruction.n + 31) / 32, false, tmem, "tcgen05.mma", is_own);
-                memory.note(quadrant, column(d), instruction.n, true, tmem, "tcgen05.mma", is_own);
-            }
+            Tmem& memory = tmem_of(*cta);
+            memory.note(0, TMEM_LANES, column(a_scale), 4, false, tmem, "tcgen05.mma", is_own);
+            memory.note(0, TMEM_LANES, column(b_scale), (instruction.n + 31) / 32, false, tmem, "tcgen05.mma", is_own);
+            memory.note(0, TMEM_LANES, column(d), instruction.n, true, tmem, "tcgen05.mma", is_own);
         }
     }
 
@@ -203,9 +201,8 @@ struct ScaleCopy {
         for (Cta* cta : ctas) {
             for (u32 row = 0; row < 32; row++)
                 cta->shared->note(from.k_major(row, 0), 16, false, shared, "tcgen05.cp");
-            for (u32 quadrant = 0; quadrant < 4; quadrant++)
-                tmem_of(*cta).note(quadrant, column, 4, true, tmem, "tcgen05.cp",
-                                   [&](const Stamp& stamp) { return stamp.agent == queue.cp; });
+            tmem_of(*cta).note(0, TMEM_LANES, column, 4, true, tmem, "tcgen05.cp",
+                               [&](const Stamp& stamp) { return stamp.agent == queue.cp; });
         }
     }
     void run() const {
@@ -219,11 +216,17 @@ struct ScaleCopy {
     }
 };
 
-// tcgen05.ld of a warp: registers that hold NaN until they are waited for.
-struct TmemLoads {
+// tcgen05.ld or tcgen05.st of a warp: registers, or TMEM, that hold NaN until they are waited for.
+struct TmemAccesses {
     uint32_t agent;
     u32 issued = 0, waited = 0;
     std::vector<std::function<void()>> pending;
+
+    void carry_out_all() {
+        for (auto& each : pending) each();
+        pending.clear();
+        waited = issued;
+    }
 };
 
 }  // namespace bs::emulator

@@ -71,7 +71,8 @@ void tcgen05_relinquish(int) { tmem_of(*machine->current->cta).has_relinquished 
 
 void tcgen05_fence_before() {
     Thread& self = *machine->current;
-    if (self.warp->tmem_loads) self.clock.learn(self.warp->tmem_loads->agent, self.warp->tmem_loads->waited);
+    for (const auto& each : {self.warp->tmem_loads, self.warp->tmem_stores})
+        if (each) self.clock.learn(each->agent, each->waited);
 }
 void tcgen05_fence_after() { machine->current->tmem_view = machine->current->clock.base; }
 
@@ -136,58 +137,6 @@ void tcgen05_mma_block_scale(int ctas, int kind, int keep, u32 d, u64 a, u64 b, 
     mma.note(queue);
     machine->current->clock.own++;
     queue.add([mma] { mma.run(); });
-}
-
-struct TmemPart {
-    int lane;
-    u32* to;
-    u32 address;
-};
-
-void tcgen05_ld_32x32b(u32* to, int columns, u32 address) {
-    Thread& self = *machine->current;
-    Warp& warp = *self.warp;
-    TmemPart part{self.lane(), to, address};
-    meet_warp("tcgen05.ld", part, [&warp, columns](const std::vector<TmemPart*>& parts) {
-        BS_REQUIRE(parts.size() == 32, "tcgen05.ld by %zu lanes", parts.size());
-        const u32 quadrant = warp.index % 4, at = parts[0]->address, column = at & 0xffff;
-        for (const TmemPart* each : parts) BS_REQUIRE(each->address == at, "tcgen05.ld with different addresses");
-        BS_REQUIRE(at >> 16 == QUADRANT * quadrant, "tcgen05.ld of TMEM lane %u by warp %u, which reaches lanes %u to %u",
-                   at >> 16, warp.index, QUADRANT * quadrant, QUADRANT * quadrant + 31);
-        if (!warp.tmem_loads) {
-            warp.tmem_loads = std::make_shared<TmemLoads>();
-            warp.tmem_loads->agent =
-                machine->add_agent(format("tcgen05.ld of warp %u of %s", warp.index, warp.cta->name().c_str()), true);
-        }
-        TmemLoads& loads = *warp.tmem_loads;
-        const Accessor by{loads.agent, ++loads.issued, nullptr, machine->current->tmem_view.get(), true};
-        Tmem& memory = tmem_of(*warp.cta);
-        memory.note(quadrant, column, u32(columns), false, by, "tcgen05.ld", [](const Stamp&) { return false; });
-        std::vector<TmemPart> kept;
-        for (const TmemPart* each : parts) {
-            std::memset(each->to, POISON, sizeof(u32) * size_t(columns));
-            kept.push_back(*each);
-        }
-        std::function<void()> late = [&memory, kept, quadrant, column, columns] {
-            for (const TmemPart& each : kept)
-                for (u32 i = 0; i < u32(columns); i++) each.to[i] = memory.at(QUADRANT * quadrant + u32(each.lane), column + i);
-        };
-        if (machine->is_early())
-            late();
-        else
-            loads.pending.push_back(std::move(late));
-    });
-}
-
-void tcgen05_wait_ld() {
-    Nothing nothing;
-    meet_warp("tcgen05.wait::ld", nothing, [](const auto&) {
-        TmemLoads* loads = machine->current->warp->tmem_loads.get();
-        if (!loads) return;
-        for (auto& each : loads->pending) each();
-        loads->pending.clear();
-        loads->waited = loads->issued;
-    });
 }
 
 struct Elected {

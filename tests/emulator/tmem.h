@@ -5,6 +5,7 @@
 namespace bs::emulator {
 
 constexpr u32 TMEM_LANES = 128, TMEM_COLUMNS = 512, QUADRANT = 32;
+constexpr u32 CELL_LANES = 16;  // whose accesses are told apart: the fewest that an instruction has
 constexpr u32 TMEM_POISON = 0xffffffff;
 
 struct Allocation {
@@ -13,7 +14,7 @@ struct Allocation {
 
 struct Tmem {
     std::vector<u32> words = std::vector<u32>(TMEM_LANES * TMEM_COLUMNS, TMEM_POISON);
-    std::vector<Cell> cells = std::vector<Cell>(TMEM_LANES / QUADRANT * TMEM_COLUMNS);
+    std::vector<Cell> cells = std::vector<Cell>(TMEM_LANES / CELL_LANES * TMEM_COLUMNS);
     std::vector<Allocation> allocations;
     u32 last_size = TMEM_COLUMNS;  // allocations may not grow
     bool has_relinquished = false;
@@ -42,24 +43,31 @@ struct Tmem {
             for (u32 i = 0; i < columns; i++) at(lane, first + i) = TMEM_POISON;
     }
 
-    void note(u32 quadrant, u32 first, u32 columns, bool writes, const Accessor& by, const char* name,
+    // Of `lanes` from `lane` on: 16 or a multiple of them.
+    void note(u32 lane, u32 lanes, u32 first, u32 columns, bool writes, const Accessor& by, const char* name,
               const std::function<bool(const Stamp&)>& is_ordered) {
         for (u32 column = first; column < first + columns; column++) {
             BS_REQUIRE(column < TMEM_COLUMNS && is_allocated(column), "%s at TMEM column %u, which is not allocated", name,
                        column);
-            Cell& cell = cells[quadrant * TMEM_COLUMNS + column];
-            const auto where = [&] { return format("TMEM column %u", column); };
-            if (!by.knows(cell.write) && !is_ordered(cell.write))
-                report_race(name, writes ? "writes" : "reads", where(), "wrote", cell.write, by);
-            if (writes) {
-                for (Stamp& read : cell.reads) {
-                    if (!by.knows_read(read)) report_race(name, "writes", where(), "read", read, by);
-                    read = {};
-                }
-                cell.write = {by.agent, by.clock};
-            } else {
-                note_read(cell, by);
+            for (u32 at = lane; at < lane + lanes; at += CELL_LANES)
+                note_cell(cells[at / CELL_LANES * TMEM_COLUMNS + column], column, writes, by, name, is_ordered);
+        }
+    }
+
+   private:
+    static void note_cell(Cell& cell, u32 column, bool writes, const Accessor& by, const char* name,
+                          const std::function<bool(const Stamp&)>& is_ordered) {
+        const auto where = [&] { return format("TMEM column %u", column); };
+        if (!by.knows(cell.write) && !is_ordered(cell.write))
+            report_race(name, writes ? "writes" : "reads", where(), "wrote", cell.write, by);
+        if (writes) {
+            for (Stamp& read : cell.reads) {
+                if (!by.knows_read(read)) report_race(name, "writes", where(), "read", read, by);
+                read = {};
             }
+            cell.write = {by.agent, by.clock};
+        } else {
+            note_read(cell, by);
         }
     }
 };

@@ -86,7 +86,11 @@ void tcgen05_commit_multicast(int ctas, u32 barrier, u32 mask);
 void tcgen05_cp_32x128b_warpx4(int ctas, u32 tmem, u64 descriptor);
 void tcgen05_mma_block_scale(int ctas, int kind, int keep, u32 d, u64 a, u64 b, u32 idesc, u32 a_scale, u32 b_scale,
                              bool accumulate);
-void tcgen05_ld_32x32b(u32* to, int columns, u32 address);
+void tcgen05_mma_f16(int ctas, u32 d, u32 a, u64 b, u32 idesc, bool accumulate);
+void tcgen05_ld_32x32b(u32* to, int registers, u32 address);
+void tcgen05_ld_16x256b(u32* to, int registers, u32 address);
 void tcgen05_wait_ld();
+void tcgen05_st_16x128b(u32 address, const u32* from, int registers);
+void tcgen05_wait_st();
 
 }  // namespace bs::host
