@@ -1,6 +1,7 @@
 """Reading compiled kernels: what they use of an SM, and which instructions they are made of.
 
-    python tests/runtime/cubins.py      records registers and shared memory of every kernel
+    python tests/runtime/cubins.py          records registers and shared memory of every kernel
+    python tests/runtime/cubins.py ENTRY    of kernels with this entry alone, and keeps the others
 
 A kernel joins by being registered: what its launches say that they build for the examples is
 compiled for every target.
@@ -185,16 +186,22 @@ def complaint(
     return None
 
 
-def _record() -> None:
+def _record(entry: str | None) -> None:
     found = {}
     for verb, target in compiled():
-        for build, code in compile_all(every_build(verb, target), target):
+        builds = [each for each in every_build(verb, target) if entry in (None, each.entry)]
+        for build, code in compile_all(builds, target):
             used = usage(code)[build.entry]
             found[label(build, target)] = [used.registers, used.shared]
         print(f"{verb} for {target}: {len(found)} kernels so far")
+    if entry is not None:
+        before = json.loads(RECORD.read_text())
+        assert before["nvrtc"] == nvrtc_version(), "the others were compiled by another NVRTC"
+        others = before["kernels"].items()
+        found |= {key: used for key, used in others if f":{entry} " not in key}
     lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(found[key])}" for key in sorted(found))
     RECORD.write_text(f'{{"nvrtc": "{nvrtc_version()}", "kernels": {{\n{lines}\n}}}}\n')
 
 
 if __name__ == "__main__":
-    _record()
+    _record(sys.argv[1] if len(sys.argv) > 1 else None)

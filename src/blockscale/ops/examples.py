@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from blockscale.formats import CATALOGUE, MXFP4, MXFP8, NVFP4, Format
+from blockscale.formats import CATALOGUE, KBIT4, MXFP4, MXFP8, NVFP4, Format
 from blockscale.layouts import Layout, canonical
 from blockscale.numerics import rules_of
 from blockscale.ops.prepared import prepared_layout, x_layout
@@ -90,6 +90,8 @@ def _products(format: Format, device: Device, whole: bool) -> Iterator[Problem |
             yield example(verb, format, device, m=m)
     if not format.is_codebook and (device.tcgen05 or device.block_scale_mma):
         yield from _block_scaled(format, device)
+    if device.tcgen05 and format in (NVFP4, KBIT4):  # a float and a table stand for all
+        yield example("matmul", format, device, m=512)
     if not whole:
         return
     for m in (2, 4, 16, 32, 64, 128):

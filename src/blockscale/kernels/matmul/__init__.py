@@ -22,6 +22,7 @@ from blockscale.kernels.matmul import (
     scaled_mm,
     sm90_gemm,
     sm100_gemm,
+    sm100_mixed_gemm,
     sm120_gemm,
     stream,
 )
@@ -31,6 +32,7 @@ KERNELS: tuple[Kernel, ...] = (
     stream,
     sm90_gemm,
     sm100_gemm,
+    sm100_mixed_gemm,
     sm120_gemm,
     scaled_mm,
     portable,

@@ -8,9 +8,10 @@ may take: the cycles of a unit, 64 rows of w by 64 k, are a p-norm of both.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, erfc, exp, sqrt
+from math import ceil
 
 from blockscale.kernels.contract import Prediction
+from blockscale.kernels.matmul.fragments.groups import expected_tiles
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.problem import Problem
 
@@ -59,7 +60,8 @@ CONSTANTS = Constants(
 def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> Prediction:
     device, c = problem.device, constants
     format = problem.w_kind.format
-    clusters, tiles = config.clusters(problem), _tiles(problem, config)
+    clusters = config.clusters(problem)
+    tiles = expected_tiles(problem, config.tile_m) * config.n_tiles(problem)
     turn = config.turn_k(format)
     steps = ceil(problem.k / turn) * (turn // TILE_K)
     products = 2.0 * 64 * config.tile_m * TILE_K / device.mma_flops_per_cycle * c.multiply
@@ -102,27 +104,3 @@ def _read_again(
     tile = 2 * problem.k * config.tile_m + config.cluster * config.weight_rows * w_row
     held = c.cache * problem.device.l2_bytes / (2 * problem.rows * problem.k + problem.n * w_row)
     return parted * tile * max(0.0, 1 - held)
-
-
-def _tiles(problem: Problem, config: Config) -> float:
-    """Of a cluster; of ragged groups as many as are expected where rows fall on them at random."""
-    if not problem.ragged:
-        return config.m_tiles(problem) * config.n_tiles(problem)
-    return max(1, round(problem.groups * _expected_tiles(problem, config.tile_m))) * (
-        config.n_tiles(problem)
-    )
-
-
-def _expected_tiles(problem: Problem, tile_m: int) -> float:
-    """Of a group: of its tiles each exists with the chance that its rows are more than those of the
-    tiles before. Rows of a group are about normal, of few the chance of none is exact."""
-    mean = problem.m / max(problem.groups, 1)
-    if mean < 1:
-        return problem.busy_matrices / problem.groups
-    spread = sqrt(2 * mean)
-    expected, tile, chance = 0.0, 1, 1 - exp(-mean)
-    while chance > 1e-3:
-        expected += chance
-        chance = 0.5 * erfc((tile * tile_m + 0.5 - mean) / spread)
-        tile += 1
-    return expected
