@@ -26,6 +26,7 @@ from typing import Any
 from blockscale.formats import format as format_named
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import stream
+from blockscale.kernels.matmul.stream.choice import ranked_by_prediction
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.cost import cost
 from blockscale.kernels.matmul.stream.exceptions import read_config
@@ -96,11 +97,13 @@ def draw(seed: int, problems: int, best: int, others: int) -> Plan:
     plan = []
     for _ in range(problems):
         problem = draw_problem(order)
+        first = ranked_by_prediction(problem)[:best]
         times = {each: cost(problem, each).microseconds for each in every_config(problem)}
-        ranked = sorted(times, key=lambda config: times[config])
-        likely = ranked[best : max(best + others, round(_LIKELY * len(ranked)))]
-        more = order.sample(likely, min(others, len(likely)))
-        plan.append((problem, [*ranked[:best], *more]))
+        likely = sorted(times, key=times.__getitem__)[
+            : max(best + others, round(_LIKELY * len(times)))
+        ]
+        rest = [each for each in likely if each not in first]
+        plan.append((problem, [*first, *order.sample(rest, min(others, len(rest)))]))
     return plan
 
 

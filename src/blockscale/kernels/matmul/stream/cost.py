@@ -79,6 +79,8 @@ class Work(NamedTuple):
     k: int
     weight_rows: int
     weight_bytes: float  # of all
+    bits: int  # of a code
+    block: int  # codes that share a scale
     coded: bool  # x is decoded on its way into shared memory
     gated: bool
     ragged: bool
@@ -92,6 +94,8 @@ class _Facts(NamedTuple):
     matrices: float  # of weights that have rows
     rows: float  # of x, of each of them
     weight_bytes: float  # of all
+    bits: int
+    block: int
 
 
 @lru_cache(maxsize=16)
@@ -104,11 +108,13 @@ def _facts(problem: Problem) -> _Facts:
         matrices=matrices,
         rows=rows_each(problem),
         weight_bytes=weights * (format.element.bits / 8 + 1 / format.block),
+        bits=format.element.bits,
+        block=format.block,
     )
 
 
 def count(problem: Problem, config: Config) -> Work:
-    element, processors, matrices, rows, weight_bytes = _facts(problem)
+    element, processors, matrices, rows, weight_bytes, bits, block = _facts(problem)
     every = config.output_tiles(problem) * config.splits * matrices
     resident = min(config.ctas_per_sm, max(1, ceil(every / processors)))
     return Work(
@@ -131,6 +137,8 @@ def count(problem: Problem, config: Config) -> Work:
         k=problem.k,
         weight_rows=config.weight_rows,
         weight_bytes=weight_bytes,
+        bits=bits,
+        block=block,
         coded=decodes_x(problem, config),
         gated=problem.gated,
         ragged=problem.ragged,

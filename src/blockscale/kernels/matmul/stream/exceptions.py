@@ -1,9 +1,9 @@
-"""Problems on which a measurement disagrees with the prediction of kernels/matmul/stream/cost.py.
+"""Problems whose best config was measured, and is not the one that is predicted to be the fastest.
 
 Written by `bench.fit_stream --exceptions` from two stored sweeps, of the shapes that the benchmarks
 show and of experts and quantised x: problems whose predicted config was more than 2% slower than
-the best one measured. Both times are kept, and the GPU that they are from: on others the prediction
-counts. The aim is an empty table.
+the best one measured, or was not timed. Both times are kept, and the GPU that they are from: on
+others the prediction counts. The aim is an empty table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLE = Path(__file__).with_suffix(".json")
 class Exceptional(NamedTuple):
     config: Config
     microseconds: float
-    of_predicted: float  # what the config took that was predicted to be the fastest
+    of_predicted: float | None  # what the config took that is predicted to be the fastest
     device: str
 
 
