@@ -50,7 +50,8 @@ def evaluate(layers: list[Layer], values: list[float]) -> float:
             tanh(sum(map(mul, row, values)) + bias)
             for row, bias in zip(weights, biases, strict=True)
         ]
-    return sum(map(mul, last.weights[0], values)) + last.biases[0]
+    total: float = sum(map(mul, last.weights[0], values))
+    return total + last.biases[0]
 
 
 def features(work: Work, cost: Cost, sms: int) -> list[float]:
