@@ -62,6 +62,14 @@ def test_opcheck_quantize_and_dequantize(fmt_):
     opcheck(ops.dequantize, (*q.operand, torch.bfloat16))
 
 
+def test_conversions_refuse_to_be_differentiated():
+    scale = torch.tensor(0.5, requires_grad=True)
+    q = bs.quantize(torch.randn(4, 64), bs.NVFP4, tensor_scale=scale)
+    for out, name in ((q.tensor_scale, "quantize"), (q.dequantize(), "dequantize")):
+        with pytest.raises(RuntimeError, match=rf"\.{name} has no gradient: detach its argument"):
+            out.sum().backward()
+
+
 def test_storage_crosses_as_uint8(fmt):
     q = bs.quantize(torch.randn(4, 256), fmt)
     assert {part.dtype for part in q.operand.tensors} <= {torch.uint8, torch.float32}

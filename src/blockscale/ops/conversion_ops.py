@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
 from blockscale.ops.operand import Operand
+from blockscale.ops.product_ops import OpLibrary
 from blockscale.ops.quantize import (
     derive_tensor_scale,
     kept_codebook,
@@ -22,12 +22,15 @@ from blockscale.ops.quantize import (
     run_quantize,
     storage,
 )
+from blockscale.ops.untraced import untraced
 from blockscale.problem import parse_kind
+
+_ops = OpLibrary("blockscale", None)
 
 
 def _define(name: str, schema: str, real: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    op = custom_op(f"blockscale::{name}", real, mutates_args=(), schema=schema)
-    op.register_fake(fake)
+    op = _ops.define(name, schema, untraced(real), fake)
+    _ops.refuse_gradient(name, op)
     return op
 
 
@@ -73,6 +76,10 @@ def _quantize_fake(
     return parts
 
 
+def _dequantize(q: Sequence[Tensor], kind: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return run_dequantize(Operand(q, kind, shape), dtype)
+
+
 quantize = _define(
     "quantize",
     "(Tensor x, str kind, float[] codebook, str rule, Tensor? tensor_scale, bool per_row,"
@@ -84,6 +91,6 @@ quantize = _define(
 dequantize = _define(
     "dequantize",
     "(Tensor[] q, str kind, SymInt[] shape, ScalarType dtype) -> Tensor",
-    lambda q, kind, shape, dtype: run_dequantize(Operand(q, kind, shape), dtype),
+    _dequantize,
     lambda q, kind, shape, dtype: q[0].new_empty(shape, dtype=dtype),
 )

@@ -5,7 +5,8 @@ nothing.
 
 Compiled programs run these ops, at every product. So their kernels are registered with the
 dispatcher itself: `torch.library.custom_op` wraps a kernel in layers of Python that cost four times
-what the dispatcher does.
+what the dispatcher does, and that import torch's compiler at the first call, which takes as long as
+importing torch.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class OpLibrary:
         self._below_autograd = below_autograd
 
     def define(
-        self, name: str, schema: str, real: Callable[..., Tensor], fake: Callable[..., Tensor]
+        self, name: str, schema: str, real: Callable[..., Any], fake: Callable[..., Any]
     ) -> Any:
         library = self._library
         library.define(name + schema, tags=torch.Tag.pt2_compliant_tag)
@@ -90,6 +91,15 @@ class OpLibrary:
 
         self._library.impl(name, untraced(on_autograd), "Autograd", with_keyset=True)
         return True
+
+    def refuse_gradient(self, name: str, op: Any) -> None:
+        def refuse(ctx: Any, *grads: Any) -> Any:
+            raise RuntimeError(
+                f"blockscale.{name} has no gradient: detach its argument; a product with x_format "
+                "has one, through which rounding passes"
+            )
+
+        register_autograd(op, refuse, lib=self._library)
 
     def define_product(self, name: str) -> Any:
         op = self.define(name, SCHEMA, _product, _fake_product)
