@@ -59,11 +59,12 @@ def check_gated(
     act, wide = parse_activation(activation), x.double()
     branches, bounds = [], []
     for weight, bias in ((gate, gate_bias), (up, up_bias)):
-        value = wide @ exact(weight).mT
+        dense = exact(weight)
+        value = wide @ dense.mT
         value = value if bias is None else value + bias.double()
         branches.append(value)
         facts = {"x_dtype": x.dtype, "bias": bias, "roundings": roundings}
-        bounds.append(branch_bound(wide, exact(weight), value, **facts))
+        bounds.append(branch_bound(wide, dense, value, **facts))
     g, u = branches
     if act.name == "swiglu_oai":
         g, u = g.clamp(max=act.limit), u.clamp(-act.limit, act.limit) + 1

@@ -1,7 +1,5 @@
 """What a server says, and compiles, when the last of its layers has its weights."""
 
-import logging
-
 import torch
 
 import blockscale as bs
@@ -17,28 +15,26 @@ def experts():
     return made
 
 
-def test_the_last_layer_says_what_all_run_on(caplog):
+def test_the_last_layer_says_what_all_run_on(logged):
     startup = Startup("modelopt", [1, 8], torch.float32, is_speaker=True)
     layers = {f"l.{i}": PackedLinear([bs.quantize(torch.randn(48, 64), "nvfp4")]) for i in range(2)}
     for layer in layers.values():
         layer.prepare()
     layers["l.experts"] = experts()
-    with caplog.at_level(logging.INFO, "vllm.blockscale"):
-        for name in layers:
-            startup.expect(name)
-        for name, layer in layers.items():
-            assert not caplog.messages
-            startup.ready(name, layer)
-    first, *explained = caplog.messages
+    for name in layers:
+        startup.expect(name)
+    for name, layer in layers.items():
+        assert not logged.texts
+        startup.ready(name, layer)
+    first, *explained = logged.texts
     assert first == "blockscale runs 2 nvfp4, 3 mxfp8 weights of modelopt, kept packed"
     assert len(explained) == 2  # kinds of layers
     assert "matmul m=1 n=48 k=64" in explained[0]
     assert "grouped" in explained[1]
 
 
-def test_other_ranks_are_silent(caplog):
+def test_other_ranks_are_silent(logged):
     startup = Startup("modelopt", [1], torch.float32, is_speaker=False)
     startup.expect("l")
-    with caplog.at_level(logging.INFO, "vllm.blockscale"):
-        startup.ready("l", PackedLinear([bs.quantize(torch.randn(48, 64), "nvfp4")]))
-    assert caplog.messages == []
+    startup.ready("l", PackedLinear([bs.quantize(torch.randn(48, 64), "nvfp4")]))
+    assert logged.texts == []

@@ -89,9 +89,11 @@ def test_a_runtime_that_is_preloaded_is_torchs(tmp_path):
 def test_a_torch_without_openmp_is_said(monkeypatch):
     monkeypatch.setattr(torch.__config__, "parallel_info", lambda: "backend: native thread pool")
     monkeypatch.setattr(sys, "platform", "linux")
+    shared_threads._find_openmp.cache_clear()
     assert shared_threads.share_torch_threads(None) == (
         "threads of its own: torch does not use OpenMP"
     )
+    shared_threads._find_openmp.cache_clear()
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ def share_torch_threads(library: ctypes.CDLL) -> str:
     return "torch's OpenMP threads"
 
 
+@lru_cache(maxsize=1)
 def _find_openmp() -> OpenMp | str:
     """The functions of the runtime that torch's own calls go to, or why there are none."""
     if sys.platform != "linux":

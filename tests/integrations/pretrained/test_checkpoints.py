@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import logging
 import re
 
 import pytest
@@ -38,14 +37,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of other libraries, which h
         ("blockscale", "kbit3"),
     ],
 )
-def test_checkpoints_keep_their_bytes(plain, family, dialect, format, tmp_path, caplog):
+def test_checkpoints_keep_their_bytes(plain, family, dialect, format, tmp_path, logged):
     if dialect == "compressed-tensors":
         pytest.importorskip("compressed_tensors")
-    caplog.set_level(logging.INFO, "blockscale")
     plan = plan_conversion(plain, Settings(bs.format(format), dialect=dialect))
     run_plan(plan, tmp_path / "q")
     model = load(tmp_path / "q")
-    assert f"of {dialect}, kept packed" in caplog.text
+    assert f"of {dialect}, kept packed" in str(logged)
     twin = AutoModelForCausalLM.from_pretrained(plain)
     if family != "Mixtral":  # whose names on disk are not those of the model
         bs.load_into(twin, tmp_path / "q")
@@ -227,12 +225,11 @@ def described(label):
         ("pack-quantized", {}, "transformers"),
     ],
 )
-def test_other_formats_and_wishes_are_left_to_transformers(label, arguments, who, caplog):
+def test_other_formats_and_wishes_are_left_to_transformers(label, arguments, who, logged):
     pytest.importorskip("compressed_tensors")
-    caplog.set_level(logging.INFO, "blockscale")
     quantizer = auto.AutoHfQuantizer.from_config(described(label) | arguments, pre_quantized=True)
     assert isinstance(quantizer, integration.BlockscaleQuantizer) == (who == "blockscale")
-    assert f"compressed-tensors: {who} acts" in caplog.text
+    assert f"compressed-tensors: {who} acts" in str(logged)
 
 
 def test_registration_is_reversible_and_done_once():
