@@ -113,15 +113,21 @@ def _pointers(build: Build) -> sass.Arguments:
     )
 
 
+# One of each generation, and between them every line that is for some targets alone.
+EVERY_LINE = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+
+
 def compiled() -> list[tuple[str, str]]:
-    """Verbs and targets that continuous integration compiles. Gated and grouped products are
-    compiled for the first target of a generation alone: the others take the same source lines."""
-    first = {capability(target)[0]: target for target in reversed(TARGETS)}.values()
+    """Verbs and targets that continuous integration compiles. Products have other configs on each
+    target, and are compiled for all; conversions where source lines are others; gated and grouped
+    products, whose lines are those of products, for the first target of a generation."""
+    first = {capability(target)[0]: target for target in reversed(TARGETS)}
+    targets = dict.fromkeys(OTHER_PRODUCTS, tuple(first.values())) | {"matmul": TARGETS}
     return [
         (verb, target)
         for verb in ops.VERBS
         for target in TARGETS
-        if verb not in OTHER_PRODUCTS or target in first
+        if target in targets.get(verb, EVERY_LINE)
     ]
 
 

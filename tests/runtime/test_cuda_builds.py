@@ -4,6 +4,7 @@ A kernel joins by being registered: see cubins.py.
 """
 
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from blockscale.kernels.cuda.epilogue import epilogue
 from blockscale.runtime.cuda import TARGETS, Build, cubin, load_nvrtc
+from blockscale.runtime.cuda.arch import capability
+from blockscale.runtime.cuda.build import FOLDER
 from runtime import cubins
 
 SAMPLE = str(Path(__file__).with_name("sources") / "sample.cu")
@@ -79,6 +82,18 @@ def test_what_follows_a_product_of_a_library_compiles_and_does_not_spill(target)
         used = cubins.usage(code)[build.entry]
         assert used.stack == used.local == 0
         assert used.registers <= 64  # eight CTAs of 128 threads fill half an SM
+
+
+def test_every_line_is_compiled_for_some_target():
+    """Both sides of each condition that asks which GPU it is."""
+    sources = "".join(path.read_text() for path in FOLDER.rglob("*.cu*"))
+    first = [int(each) for each in re.findall(r"#if __CUDA_ARCH__ >= (\d+)\n", sources)]
+    assert len(first) == sources.count("__CUDA_ARCH__")
+    kept = [100 * major + 10 * minor for major, minor in map(capability, cubins.EVERY_LINE)]
+    assert first
+    assert min(kept) < min(first)
+    assert max(first) <= max(kept)
+    assert {each // 100 for each in kept} == {capability(target)[0] for target in TARGETS}
 
 
 @pytest.mark.parametrize(
