@@ -194,6 +194,14 @@ void e4m3x2_to_float16x2(u32& to, u32 pair) {
     }
 }
 
+void e8m0x2_to_bfloat16x2(u32& to, u32 pair) {
+    to = 0;
+    for (int i = 0; i < 2; i++) {
+        const u32 code = pair >> 8 * i & 0xff;
+        to |= (code == 0xff ? 0x7fffu : to_bfloat16(std::ldexp(1.0f, int(code) - 127))) << 16 * i;
+    }
+}
+
 struct BlockScalePart {
     int lane;
     float* c;

@@ -24,11 +24,24 @@ struct ScaleDecoder<UE4M3> {
 template <>
 struct ScaleDecoder<E8M0> {
     static BS_DEVICE void four(float (&s)[4], u32 word) {
+#if __CUDA_ARCH__ >= 1000
+        by_conversion(s, word);
+#else
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             // Code 0 is 2^-127, a subnormal; code 255 is NaN, which Inf * 0 + Inf makes.
             float power = __uint_as_float(max(byte_of(word, i) << 23, 0x00400000u));
             s[i] = __fmaf_rn(power, 0.0f, power);
+        }
+#endif
+    }
+
+    // Two at a time to bfloat16, which is the upper half of a float32.
+    static BS_DEVICE void by_conversion(float (&s)[4], u32 word) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 pair = ptx::e8m0x2_to_bfloat16x2(word >> 16 * i);
+            s[2 * i] = __uint_as_float(pair << 16), s[2 * i + 1] = __uint_as_float(pair & 0xffff0000u);
         }
     }
 };

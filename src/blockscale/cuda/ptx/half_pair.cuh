@@ -85,6 +85,14 @@ BS_DEVICE u32 e4m3x2_to_float16x2(u32 pair) {
     return d;
 }
 
+// Two E8M0 in the low 16 bits, as two bfloat16, which hold all of them: 2^-127 as a subnormal, and NaN. From sm_100a on.
+BS_DEVICE u32 e8m0x2_to_bfloat16x2(u32 pair) {
+    u32 d = 0;
+    BS_PTX_PURE(e8m0x2_to_bfloat16x2(d, pair),
+                "{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.bf16x2.ue8m0x2 %0, l;}" : "=r"(d) : "r"(pair));
+    return d;
+}
+
 // 1.0 in each half where two float16 are equal, else 0.
 BS_DEVICE u32 equal_float16x2(u32 a, u32 b) {
 #ifdef __CUDACC__

@@ -53,6 +53,7 @@ void elect_one(u32& elected);
 
 // Conversions.
 void e4m3x2_to_float16x2(u32& to, u32 pair);
+void e8m0x2_to_bfloat16x2(u32& to, u32 pair);
 
 // Matrices.
 void movmatrix_transposed(u32& to, u32 matrix);
