@@ -31,6 +31,9 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 ROOT = Path(__file__).parents[1]
 DIST, WORK = ROOT / "dist", ROOT / "build" / "wheels"
+# Without symbols that nobody calls. zig compiles its C++ library, for minutes, for each combination
+# of these: one for all that is linked here.
+FLAGS = ("-fPIC", "-s")
 RUNTIME = PurePosixPath("blockscale/runtime")
 
 
@@ -82,7 +85,7 @@ def _beside_python(program: str) -> str:
 
 
 def compile_library(target: Target) -> Path:
-    """The native library of a target, without symbols that nobody calls."""
+    """The native library of a target."""
     build = WORK / target.tag
     compilers = WORK / f"zig-{target.tag}"  # CMake wants the compiler to be one file
     compilers.write_text(
@@ -93,7 +96,7 @@ def compile_library(target: Target) -> Path:
         "CMAKE_SYSTEM_NAME": target.system,
         "CMAKE_SYSTEM_PROCESSOR": target.machine,
         "CMAKE_CXX_COMPILER": compilers,
-        "CMAKE_SHARED_LINKER_FLAGS": "-s",
+        "CMAKE_CXX_FLAGS": " ".join(FLAGS),
         "CMAKE_DISABLE_FIND_PACKAGE_Python3": "ON",
     }
     definitions = [f"-D{name}={value}" for name, value in options.items()]
@@ -156,7 +159,7 @@ def smoke(target: Target, library: Path) -> str:
     program = library.with_name("smoke.exe")
     compiler = WORK / f"zig-{target.tag}"
     source = ROOT / "tests" / "native" / "products_of_isa.cpp"
-    run(compiler, "-std=c++17", "-O1", "-I", ROOT / "csrc", source, library,
+    run(compiler, *FLAGS, "-std=c++17", "-O1", "-I", ROOT / "csrc", source, library,
         *(["-Wl,-rpath,$ORIGIN"] if target.on_linux else []), "-o", program)  # fmt: skip
     if not target.on_linux or platform.system() != "Linux":
         return "links; not run, for want of such a machine"

@@ -21,36 +21,57 @@ namespace blockscale {
 #if defined(__x86_64__)
 namespace {
 
-// AMX: the CPU has it, and the kernel lets this process use it.
-bool amx_usable() {
+// What the CPU has, by the CPUID instruction, and which registers the system keeps for it. Asked here and not of
+// __builtin_cpu_supports, for which the library would need a table of the compiler's runtime: zig's has none.
+struct Features {
+  unsigned basic = 0, extended[3] = {};  // leaf 1: ECX; leaf 7: EBX, ECX, EDX
+  unsigned kept = 0;                     // lower half of XCR0
+
+  Features() {
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+    basic = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) extended[0] = b, extended[1] = c, extended[2] = d;
+    if (basic & 1u << 27) asm volatile("xgetbv" : "=a"(kept), "=d"(d) : "c"(0));  // OSXSAVE
+  }
+};
+
+bool all_of(unsigned bits, unsigned wanted) { return (bits & wanted) == wanted; }
+
+bool avx2_usable(const Features& cpu) {
+  const unsigned fma = 1u << 12, avx = 1u << 28, f16c = 1u << 29, avx2 = 1u << 5, xmm_ymm = 0x6;
+  return all_of(cpu.basic, fma | avx | f16c) && all_of(cpu.extended[0], avx2) && all_of(cpu.kept, xmm_ymm);
+}
+
+bool avx512_usable(const Features& cpu) {
+  const unsigned f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31, masks_zmm = 0xe0;
+  return avx2_usable(cpu) && all_of(cpu.extended[0], f_dq_bw_vl) && all_of(cpu.kept, masks_zmm);
+}
+
+// The CPU has it, and the kernel lets this process use it.
+bool amx_usable(const Features& cpu) {
 #if defined(__linux__)
-  unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, AMX-TILE, AMX-INT8
-  if ((d & wanted) != wanted) return false;
+  if (!all_of(cpu.extended[2], 1u << 22 | 1u << 24 | 1u << 25)) return false;  // AMX-BF16, AMX-TILE, AMX-INT8
   const long request_permission = 0x1023, tile_data = 18;
   return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 #else
+  (void)cpu;
   return false;
 #endif
-}
-
-// Not among the names that every compiler's __builtin_cpu_supports knows.
-bool has_f16c() {
-  unsigned a, b, c, d;
-  return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1) != 0;
 }
 
 }  // namespace
 
 Isa best_isa() {
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c())
-    return SCALAR;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
-    return AVX2;
-  return amx_usable() ? AMX : AVX512;
+  const Features cpu;
+  if (!avx2_usable(cpu)) return SCALAR;
+  if (!avx512_usable(cpu)) return AVX2;
+  return amx_usable(cpu) ? AMX : AVX512;
+}
+
+bool has_vnni() {
+  static const Features cpu;
+  return avx512_usable(cpu) && (cpu.extended[1] & 1u << 11) != 0;
 }
 
 #elif defined(__aarch64__)

@@ -8,4 +8,8 @@ namespace blockscale {
 // process: emulators and hypervisors have been seen to offer instructions that trap.
 Isa best_isa();
 
+#if defined(__x86_64__)
+bool has_vnni();  // of 512 bits
+#endif
+
 }  // namespace blockscale

@@ -1,11 +1,8 @@
 // The kernels of an instruction set.
 #pragma once
+#include "isa/detect.h"
 #include "products/kernels.h"
 #include "products/row_tiles.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 namespace blockscale {
 
@@ -36,8 +33,7 @@ struct Int8Kernel {
 
 inline Int8Kernel int8_kernel(int isa) {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (isa >= AVX512 && __builtin_cpu_supports("avx512vnni"))
+  if (isa >= AVX512 && has_vnni())
     return {vnni::int8, rows_at_once(AVX512), 128, isa == AMX};
   if (isa >= AVX2) return {avx2::int8, rows_at_once(AVX2), 0, false};
   return {scalar::int8, rows_at_once(SCALAR), 0, false};
