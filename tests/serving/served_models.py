@@ -7,6 +7,7 @@ import torch
 import blockscale as bs
 from blockscale.checkpoint.convert import run_plan
 from blockscale.checkpoint.plan import Settings, plan_conversion
+from blockscale.nn.packed import known_x_format
 
 # Wide enough for attention on CPUs, and for k to be cut in two between blocks.
 COMMON = {
@@ -66,7 +67,7 @@ def offline(checkpoint, prompts, new, *, x_format=None, model=None) -> list[list
         model = load_offline(checkpoint)
     for layer in model.modules():
         if isinstance(layer, bs.nn.Linear):
-            layer.x_format = None if x_format is None else bs.format(x_format)
+            layer.x_format = known_x_format(x_format)
     found = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
