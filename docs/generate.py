@@ -29,6 +29,12 @@ from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
 from bench.decode_tables import decoding  # noqa: E402
 from bench.gemm_tables import gpu_gemm  # noqa: E402
 from bench.quality_tables import importance  # noqa: E402
+from bench.serving_tables import (  # noqa: E402
+    serving_soak,
+    serving_speed,
+    serving_steps,
+    serving_tests,
+)
 from bench.tables import performance, speed  # noqa: E402
 from bench.verbs_tables import gpu_verbs  # noqa: E402
 from docs.coverage import coverage_tables, missing  # noqa: E402
@@ -48,6 +54,7 @@ PAGES = [
             "compat.md",
             "coverage.md",
             "gpus.md",
+            "serving.md",
         )
     ),
 ]
@@ -148,6 +155,10 @@ GENERATORS = {
     "faults": faults,
     "coverage": coverage_tables,
     "gpus": gpu_tables,
+    "serving_tests": serving_tests,
+    "serving_speed": serving_speed,
+    "serving_steps": serving_steps,
+    "serving_soak": serving_soak,
 }
 
 
