@@ -1,6 +1,6 @@
 """The constants of kernels/matmul/stream/cost.py, fitted by `bench.fit_stream`.
 
-To bench/results/sweeps, all but draw 4, which judges: NVIDIA H200, driver 580.159.04, 2026-11-16.
+To bench/results/sweeps, all but draw 4: NVIDIA H200, driver 580.159.04, 2026-11-16.
 Cycles are of an SM, times are microseconds.
 """
 
