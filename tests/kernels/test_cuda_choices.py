@@ -43,7 +43,7 @@ def test_k_is_split_in_clusters_alone(some, groups, gated):
         if gated:
             facts["activation"] = "silu"
         for config in stream_configs(problem(some, fragments(some), m=m, n=n, k=k, **facts)):
-            assert config.cluster == (config.splits > 1), (m, n, k, config)
+            assert ("in a cluster" in str(config)) == (config.splits > 1), (m, n, k, config)
             found.add(config.splits > 1)
     assert found == {False, True}
 

@@ -101,7 +101,7 @@ def test_experts_without_rows_cost_nothing():
 def test_predictions_grow_with_the_work():
     for fmt in (bs.NVFP4, bs.KBIT5):
         config = stream_configs(problem(fmt, m=16, n=16384, k=8192))[0]
-        config = replace(config, splits=1, cluster=False)
+        config = replace(config, splits=1)
         times = [
             cost(problem(fmt, m=16, n=n, k=k), config).microseconds
             for n, k in ((4096, 2048), (4096, 8192), (16384, 8192), (65536, 8192))

@@ -23,9 +23,8 @@ class Config(BaseConfig):
     stages: int
     tile_k: int  # k of a stage
     ctas_per_sm: int  # that an SM holds at a time
-    splits: int  # split-K: CTAs that share the k of an output
+    splits: int  # split-K: CTAs that share the k of an output, form a cluster and reduce over DSMEM
     wgmma: bool = False  # four warps multiply together
-    cluster: bool = False  # the splits of an output form a cluster and reduce over DSMEM
     shared_table: bool = False  # codes are looked up there; 5 bits only by a symmetric table
 
     def __str__(self) -> str:
@@ -37,7 +36,7 @@ class Config(BaseConfig):
             f"{self.ctas_per_sm} CTA{'s' if self.ctas_per_sm > 1 else ''} per SM",
         ]
         if self.splits > 1:
-            parts.append(f"split-K {self.splits}{' in a cluster' if self.cluster else ''}")
+            parts.append(f"split-K {self.splits} in a cluster")
         if self.shared_table:
             parts.append("table in shared memory")
         return ", ".join(parts)

@@ -76,7 +76,7 @@ def _shared_out(shape: Config, problem: Problem) -> Iterator[Config]:
             if (count, splits) == (1, 1):
                 yield shape
             else:
-                yield replace(shape, ctas_per_sm=count, splits=splits, cluster=splits > 1)
+                yield replace(shape, ctas_per_sm=count, splits=splits)
 
 
 def _rows_at_a_time(problem: Problem) -> Iterator[tuple[int, bool]]:
@@ -100,7 +100,6 @@ def is_legal(config: Config, problem: Problem) -> bool:
         _is_computable(config, problem)
         and config.ctas_per_sm <= _most_ctas(config, problem)
         and config.splits in _splits(config, problem)
-        and config.cluster == (config.splits > 1)
         and _have_places(config, problem, config.splits, config.ctas_per_sm)
     )
 
