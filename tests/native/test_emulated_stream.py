@@ -24,11 +24,10 @@ FEW = Config(
 )  # fmt: skip
 CLUSTER = Config(
     tile_m=8, tiles_per_warp=2, n_warps=4, k_warps=1, stages=2, tile_k=256, ctas_per_sm=1, splits=2,
-    cluster=True,
 )  # fmt: skip
 WGMMA = Config(
     tile_m=16, tiles_per_warp=1, n_warps=4, k_warps=2, stages=2, tile_k=128, ctas_per_sm=1,
-    splits=2, cluster=True, wgmma=True,
+    splits=2, wgmma=True,
 )  # fmt: skip
 
 
