@@ -54,11 +54,12 @@ def test_a_quantised_head(plain, engine, tmp_path):
     assert served(engine(tmp_path / "q")) == offline(tmp_path / "q", PROMPTS, NEW)
 
 
-def test_quantised_activations_are_asked_for(packed, engine, monkeypatch):
+@pytest.mark.parametrize("x_format", ["mxfp8", "int8"])
+def test_quantised_activations_are_asked_for(packed, engine, monkeypatch, x_format):
     folder, _ = packed("Llama", "blockscale", "nvfp4")
-    monkeypatch.setenv("BLOCKSCALE_X_FORMAT", "mxfp8")
+    monkeypatch.setenv("BLOCKSCALE_X_FORMAT", x_format)
     found = served(engine(folder))
-    assert found == offline(folder, PROMPTS, NEW, x_format="mxfp8")
+    assert found == offline(folder, PROMPTS, NEW, x_format=x_format)
 
 
 def test_a_dummy_load_reads_no_weights(packed, engine):
