@@ -29,10 +29,18 @@ def judged():
 
 
 def test_choices_on_problems_that_nothing_was_fitted_to(judged):
-    assert len(judged) >= 50
+    assert len(judged) >= 60
     regrets = [fit_gemm.regret(each) for each in judged]
     assert median(regrets) <= 1.03
     assert max(regrets) <= 1.14
+
+
+def test_choices_of_gradients_on_problems_that_nothing_was_fitted_to():
+    judged = fit_gemm.read([SWEEPS / "h200_gradient_draw2.jsonl"])
+    regrets = [fit_gemm.regret(each) for each in judged]
+    assert len(judged) >= 18
+    assert median(regrets) <= 1.03
+    assert max(regrets) <= 1.17
 
 
 def test_predictions_on_problems_that_nothing_was_fitted_to(judged):
