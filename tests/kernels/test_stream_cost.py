@@ -111,19 +111,16 @@ def test_predictions_grow_with_the_work():
         assert times[-1] > floor  # no config beats the memory
 
 
-def test_choices_hold_on_drawn_problems():
-    """The first config of the ranking that was timed, over the best one measured."""
+def test_choices_hold_on_problems_that_were_not_fitted():
+    """Draw 5 judges: the config that the library takes, over the best one measured."""
     timed = {}
-    for each in fit_stream.read([SWEEPS / "h200_draw4.jsonl"]):
+    for each in fit_stream.read([SWEEPS / "h200_draw5.jsonl"]):
         timed.setdefault(each.problem, {})[each.config] = each.relative
-    regrets = sorted(
-        next(own[config] for config in ranked_by_prediction(asked) if config in own)
-        for asked, own in timed.items()
-    )
+    regrets = sorted(own[ranked_by_prediction(asked)[0]] for asked, own in timed.items())
     assert len(regrets) >= 60
     assert regrets[len(regrets) // 2] < 1.03
-    assert regrets[9 * len(regrets) // 10] < 1.06
-    assert regrets[-1] < 1.16
+    assert regrets[9 * len(regrets) // 10] < 1.10
+    assert regrets[-1] < 1.21
 
 
 def test_corrections_are_of_the_gpu_that_was_measured():
