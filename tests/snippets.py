@@ -23,6 +23,7 @@ NOT_CODE = {
 NOT_RUN = {
     "make demo": "installs packages and runs for minutes",
     "make test": "runs this test",
+    "make wheels": "compiles for minutes; tests/test_wheels.py",
     "make bench": "installs packages and measures for minutes",
     "python -m bench.": "measures for minutes, mostly on a GPU; tests/bench has its parts",
     "pip install ": "this environment has what its tests need",
