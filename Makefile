@@ -7,6 +7,8 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Tests start a hundred processes, each of which would compile the package's Python again.
+unexport PYTHONDONTWRITEBYTECODE
 # As many workers as cores; one that runs out of tests takes some of the other's.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 # Tests of what defines bits, whose coverage counts. Tracing the others takes half as long again.
