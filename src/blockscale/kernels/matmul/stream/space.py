@@ -134,7 +134,8 @@ def _most_ctas(config: Config, problem: Problem) -> int:
     needed = sums + _OTHER_REGISTERS[kind][config.tiles_per_warp]  # of a thread
     if kind == "mma" and config.tiles_per_warp > 1 and problem.w_kind.format.is_codebook:
         needed += _TABLE_REGISTERS
-    if kind == "mma" and config.tile_m > 32 and not _scales(config, problem):
+    columns = config.tiles_per_warp * config.tile_m
+    if kind == "mma" and columns > 32 and not _scales(config, problem):
         needed += _BLOCK_REGISTERS
     if needed > _MOST_REGISTERS:
         return 0
