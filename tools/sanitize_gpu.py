@@ -29,6 +29,8 @@ def main() -> None:
         for m in ROWS:
             x = torch.randn(m, SHAPE[1], device="cuda", dtype=torch.bfloat16)
             bs.matmul(x, q)
+        x.requires_grad_()
+        bs.matmul(x, q).sum().backward()  # the last rows: weights are transposed
     _verbs(bs.NVFP4)
     _verbs(bs.KBIT4)
     torch.cuda.synchronize()
@@ -49,6 +51,8 @@ def _verbs(format: bs.Format) -> None:
         groups = torch.tensor(sizes, device="cuda")
         bs.grouped_matmul(x, gate, groups)
         bs.grouped_gated_matmul(x, gate, up, groups)
+        leaf = x.clone().requires_grad_()
+        bs.grouped_matmul(leaf, gate, groups).sum().backward()
     bs.gated_matmul(x[:20], gate[0], up[0])
     for rows in (3, 5):  # up to four, codes are decoded by the product itself
         bs.matmul(x[:rows], gate[0], x_format=format if format is bs.NVFP4 else bs.MXFP8)
