@@ -6,22 +6,27 @@ depend on it.
 
 import functools
 import json
+import os
 import shlex
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+# The one installed beside Python first: what else is on the path may be a shim of nothing.
+CMAKE = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
 # CPUs that the emulator knows, and the best instruction set of each.
 CPUS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "i8mm"}
 
 
 def missing():
     """What would have to be installed, or ""."""
-    absent = [tool for tool in (COMPILER, EMULATOR, "cmake") if shutil.which(tool) is None]
+    absent = [tool for tool in (COMPILER, EMULATOR) if shutil.which(tool) is None]
+    absent += [] if CMAKE else ["cmake"]
     return f"needs {' and '.join(absent)}" if absent else ""
 
 
@@ -37,7 +42,7 @@ def emulated(cpu, program, *arguments, options=()):
 
 def compile_objects(folder):
     """Every file of the library, as CMake would compile it but for the optimisation."""
-    run("cmake", "-S", CSRC, "-B", folder, "-DCMAKE_SYSTEM_NAME=Linux",
+    run(CMAKE, "-S", CSRC, "-B", folder, "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={COMPILER}",
         "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")  # fmt: skip
     commands = json.loads((folder / "compile_commands.json").read_text())

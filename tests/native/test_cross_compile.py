@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from native.arm import CMAKE
+
 CSRC = Path(__file__).parents[2] / "csrc"
 OTHERS = {"x86_64": "x86_64-linux-gnu-g++", "aarch64": "aarch64-linux-gnu-g++"}
 
@@ -17,7 +19,7 @@ OTHERS = {"x86_64": "x86_64-linux-gnu-g++", "aarch64": "aarch64-linux-gnu-g++"}
 @pytest.mark.parametrize("machine", [each for each in OTHERS if each != platform.machine()])
 def test_every_file_compiles(machine, tmp_path):
     compiler = shutil.which(OTHERS[machine])
-    if compiler is None or shutil.which("cmake") is None:
+    if compiler is None or CMAKE is None:
         pytest.skip(f"needs cmake and {OTHERS[machine]}")
     options = {
         "CMAKE_SYSTEM_NAME": "Linux",
@@ -27,7 +29,7 @@ def test_every_file_compiles(machine, tmp_path):
     }
     definitions = [f"-D{name}={value}" for name, value in options.items()]
     subprocess.run(
-        ["cmake", "-S", CSRC, "-B", tmp_path, *definitions], check=True, capture_output=True
+        [CMAKE, "-S", CSRC, "-B", tmp_path, *definitions], check=True, capture_output=True
     )
     commands = json.loads((tmp_path / "compile_commands.json").read_text())
     everywhere = "kernels_neon.cpp" if machine == "aarch64" else "kernels_scalar.cpp"

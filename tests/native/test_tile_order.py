@@ -43,6 +43,6 @@ def test_random_groups(program, split):
         run(program, sum(rows) + 5, n, k, len(rows), 1, clusters, split, band, *rows)
 
 
-def test_fewer_scale_groups_than_clusters(program):
+def test_fewer_turns_than_clusters(program):
     """Some clusters have no part: nobody waits for theirs."""
     run(program, 64, 128, 320, 1, 0, 66, 1, 1)

@@ -18,9 +18,7 @@ template <bool IS_RAGGED>
 struct Shape {
     static constexpr int TILE_M = 64, TILE_N = 128, CLUSTER = 2, THREADS = 384;
     static constexpr bool RAGGED = IS_RAGGED;
-    struct Format {
-        static constexpr int BLOCK = 16, UNITS_PER_GROUP = 2;
-    };
+    static constexpr int TURN = 2;
     using Arguments = gemm::WgmmaArguments;
 };
 
@@ -67,14 +65,14 @@ void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
     const std::vector<int> starts = starts_of<S, false>(a, rows);
     const gemm::TileOrder<S> order(a, starts.data());
     check_rows(order, RAGGED ? starts[a.groups] : a.m * a.groups);
-    std::map<int, std::map<int, std::pair<int, int>>> parts;  // tile -> first scale group -> end, cluster
-    int groups = 0;
+    std::map<int, std::map<int, std::pair<int, int>>> parts;  // tile -> first turn -> end, cluster
+    int turns = 0;
     for (unsigned c = 0; c < gridDim.x; c++) {
         blockIdx.x = c;
         gemm::Work<S> work(order);
-        groups = work.groups;
+        turns = work.turns;
         for (gemm::Segment s; work.take(s);) {
-            expect(s.first < s.end && s.end <= groups, "parts have scale groups of their tile");
+            expect(s.first < s.end && s.end <= turns, "parts have turns of their tile");
             expect(parts[s.tile].emplace(s.first, std::make_pair(s.end, int(c))).second, "a part is taken once");
         }
     }
@@ -87,11 +85,11 @@ void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
             if (first > 0) others.push_back(end.second);
             at = end.first;
         }
-        expect(at == groups, "a tile is whole");
+        expect(at == turns, "a tile is whole");
         blockIdx.x = each.at(0).second;
         const gemm::Work<S> work(order);
         std::vector<int> added;
-        if (each.at(0).first < groups)
+        if (each.at(0).first < turns)
             work.for_other_parts(gemm::Segment{tile, 0, each.at(0).first}, [&](int c) { added.push_back(c); });
         expect(added == others, "the first part adds the others in order");
     }
