@@ -213,3 +213,22 @@ def test_a_tangent_is_refused_rather_than_lost(mode):
         assert bs.matmul(x, w).equal(expected)  # others are served meanwhile
     with mode(), pytest.raises(NotImplementedError, match="in reverse mode"):
         torch.func.jvp(lambda x: bs.matmul(x, w), (x,), (tangent,))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        torch.tensor([3, 2], dtype=torch.int16),
+        torch.tensor([5]),
+        torch.empty(2, device="meta").int(),
+    ],
+    ids=["int16", "one entry", "another device"],
+)
+def test_group_sizes_that_a_kernel_would_misread_are_refused(sizes):
+    """By the op, which no forward has checked them for: kernels take their address."""
+    w = bs.quantize(torch.randn(2, 24, 64), bs.NVFP4)
+    facts = list(w.tensors), w.operand.kind, list(w.shape)
+    with pytest.raises((TypeError, ValueError), match="group_sizes"):
+        ops.by_address.run_input_grad(torch.randn(5, 24), w.operand, sizes, torch.float32)
+    good = torch.tensor([3, 2])
+    assert ops.input_grad(torch.randn(5, 24), *facts, good, torch.float32).shape == (5, 64)
