@@ -12,11 +12,10 @@ from dataclasses import replace
 from blockscale.formats import Format
 from blockscale.kernels.contract import Launch, Parts
 from blockscale.kernels.cuda.layout import fragments
-from blockscale.kernels.matmul.fragments.numbers import scales_weights, unreadable
+from blockscale.kernels.matmul.fragments.tiled import why_not_tiled
 from blockscale.kernels.matmul.sm90_gemm.choice import gemm_configs
 from blockscale.kernels.matmul.sm90_gemm.config import Config
 from blockscale.kernels.matmul.sm90_gemm.product import Product
-from blockscale.kernels.matmul.sm90_gemm.space import ROWS
 from blockscale.layouts import Layout
 from blockscale.problem import Problem
 from blockscale.runtime import Device
@@ -34,16 +33,11 @@ def reads(format: Format, device: Device) -> Layout | None:
 
 
 def refuses(problem: Problem) -> str | None:
-    refusal = cuda_refusal(problem.device)
-    if refusal is None and not problem.device.wgmma:
-        return f"multiplies by wgmma, which {problem.target} has not"
-    refusal = refusal or unreadable(problem)
+    refusal = why_not_tiled(problem, "wgmma", problem.device.wgmma)
     if refusal is not None:
         return refusal
     if not problem.n or problem.n % _TMA_NUMBERS:
-        return f"has TMA copy rows of {_TMA_NUMBERS} numbers times any, not of {problem.n}"
-    if not scales_weights(problem.w_kind.format, problem.x, ROWS[0]):
-        return f"scales weights in {problem.x}, which does not hold them exactly"
+        return f"has TMA copy rows of a multiple of {_TMA_NUMBERS} numbers, not of {problem.n}"
     if not configs(problem):
         return f"needs more shared memory than {problem.target} has"
     return None

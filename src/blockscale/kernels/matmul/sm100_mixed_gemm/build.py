@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from blockscale.formats import Float
-from blockscale.kernels.cuda.enums import Activation, Element, Scale
-from blockscale.kernels.matmul.fragments.numbers import PAIRS, x_dtype
+from blockscale.kernels.cuda.enums import Activation
+from blockscale.kernels.matmul.fragments.numbers import x_dtype
+from blockscale.kernels.matmul.fragments.tiled import format_defines
 from blockscale.kernels.matmul.sm100_mixed_gemm.config import Config
 from blockscale.kernels.matmul.sm100_mixed_gemm.shared_memory import shared_memory
 from blockscale.numerics import parse_activation
@@ -27,15 +27,8 @@ def _specialised(
     w: str, x: str, out: str, activation: str, ragged: bool, symmetric: bool, config: Config
 ) -> Build:
     format, columns = parse_kind(w).format, config.columns
-    element, floats = format.element, isinstance(format.element, Float)
     defines: dict[str, str | int] = {
-        "BS_X": PAIRS[x],
-        "BS_OUT": out.upper(),
-        "BS_ELEMENT": (Element[element.name.upper()] if floats else Element.TABLE).name,
-        "BS_SCALE": Scale[format.scale.name.upper()].name,
-        "BS_BITS": element.bits,
-        "BS_BLOCK": format.block,
-        "BS_SYMMETRIC": int(symmetric),
+        **format_defines(format, x, out, symmetric),
         "BS_TILE_M": config.tile_m,
         "BS_CTAS": config.ctas,
         "BS_STAGES": config.stages,

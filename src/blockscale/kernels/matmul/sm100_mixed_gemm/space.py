@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from blockscale.kernels.matmul.fragments.tiled import TILE_M
 from blockscale.kernels.matmul.sm100_mixed_gemm.config import Config
 from blockscale.kernels.matmul.sm100_mixed_gemm.shared_memory import shared_bytes
 from blockscale.problem import Problem
 
-ROWS = (64, 96, 128, 160, 192, 224, 256)
 _STAGES = range(8, 1, -1)
 _STATIC_SHARED = 2048  # bytes that the kernel has for itself, at the most
 
 
 def every_config(problem: Problem) -> Iterator[Config]:
-    for rows in ROWS:
+    for rows in TILE_M:
         for ctas in (1, 2):
             yield from _with_stages(problem, Config(rows, ctas, 0))
 

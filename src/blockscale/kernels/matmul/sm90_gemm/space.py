@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from blockscale.kernels.matmul.fragments.tiled import TILE_M
 from blockscale.kernels.matmul.sm90_gemm.config import Config
 from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_bytes
 from blockscale.problem import Problem
 
-ROWS = (64, 96, 128, 160, 192, 224, 256)
 _MOST_SUMS = 128  # registers of a thread; more would spill
 _LEAST_SHARED = 192  # rows of x from which on sharing them in a cluster was seen to pay
 _STAGES = (6, 5, 4, 3)
@@ -18,7 +18,7 @@ _STATIC_SHARED = 1024  # bytes that the kernel has for itself, at the most
 
 
 def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]:
-    for rows in ROWS:
+    for rows in TILE_M:
         for tiles in (1, 2):
             for cluster in (1, 2) if rows >= _LEAST_SHARED else (1,):
                 if rows // 2 * tiles <= _MOST_SUMS:
