@@ -11,7 +11,7 @@ from blockscale.kernels import KERNELS
 from blockscale.ops.tuning import contest, stored
 from blockscale.runtime import tuned
 from checkpoint.models import llama, write_model
-from ops.tuning_fakes import Clock, Fake
+from ops.tuning.fakes import Clock, Fake
 
 
 def run(*args):

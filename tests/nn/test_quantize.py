@@ -1,7 +1,6 @@
-"""quantize_: which layers, to which format, and a report that tells the truth."""
+"""quantize_: which layers, to which format, and what is made of them."""
 
 import gc
-import math
 import types
 import weakref
 
@@ -10,47 +9,7 @@ import torch
 
 import blockscale as bs
 from blockscale.nn import quantize as quantize_module
-
-
-class Block(torch.nn.Module):
-    """Names as in a language model."""
-
-    def __init__(self):
-        super().__init__()
-        self.up_proj = torch.nn.Linear(64, 96)
-        self.down_proj = torch.nn.Linear(96, 64, bias=False)
-        self.gate = torch.nn.Linear(64, 4)
-        self.norm = torch.nn.LayerNorm(64)
-
-    def forward(self, x):
-        return self.norm(x + self.down_proj(self.up_proj(x).relu()) * self.gate(x).mean())
-
-
-class Model(torch.nn.Module):
-    def __init__(self, blocks=2):
-        super().__init__()
-        self.embed = torch.nn.Embedding(100, 64)
-        self.blocks = torch.nn.ModuleList(Block() for _ in range(blocks))
-        self.lm_head = torch.nn.Linear(64, 100, bias=False)
-
-    def forward(self, tokens):
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.lm_head(x)
-
-
-def formats_of(model):
-    return {
-        name: module.weight.format
-        for name, module in model.named_modules()
-        if isinstance(module, bs.nn.Linear)
-    }
-
-
-UPS = ["blocks.0.up_proj", "blocks.1.up_proj"]
-DOWNS = ["blocks.0.down_proj", "blocks.1.down_proj"]
-
+from nn.blocks import DOWNS, UPS, Model, formats_of
 
 # --- which layers, which formats ---
 
@@ -327,61 +286,6 @@ def test_one_float_weight_at_a_time_is_held(monkeypatch):
     assert seen == [names[i:] for i in range(8)]
     gc.collect()
     assert not any(ref() for ref in alive.values())
-
-
-# --- the report ---
-
-
-@pytest.mark.parametrize("panel", [1 << 22, 100])
-def test_the_report_has_the_right_numbers(monkeypatch, panel):
-    monkeypatch.setattr(quantize_module, "_PANEL", panel)
-    model = Model()
-    w = model.blocks[1].down_proj.weight.detach().clone()
-    report = bs.quantize_(model, bs.KBIT4)
-    layer = next(layer for layer in report.layers if layer.name == "blocks.1.down_proj")
-    q = bs.quantize(w, bs.KBIT4, scale="mse")
-    error = (w - q.dequantize()).double().norm() / w.double().norm()
-    assert layer.shape == (64, 96)
-    assert layer.format == bs.KBIT4
-    assert layer.bytes_before == 64 * 96 * 4
-    assert layer.bytes_after == q.nbytes
-    assert layer.relative_error == pytest.approx(error.item(), rel=1e-6)
-    assert layer.sqnr == pytest.approx(-20 * math.log10(error.item()))
-    linears = 2 * (96 * 64 + 64 * 96 + 4 * 64) + 100 * 64
-    assert report.bytes_before == 4 * linears
-    assert report.bytes_after == 4 * (2 * 4 * 64 + 100 * 64) + 4 * q.nbytes
-    assert len(report.quantized) + len(report.kept) == len(report.layers) == 7
-
-
-def test_the_report_prints_as_a_table():
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(40, 40))
-    report = bs.quantize_(model, bs.MXFP8)
-    head, first, second, total, importance = str(report).splitlines()
-    assert head.split() == ["layer", "shape", "format", "before", "after", "error", "SQNR"]
-    assert first.split()[:6] == ["0", "64", "x", "64", "mxfp8", "16.38"]
-    assert first.endswith(" dB")
-    assert "needs k divisible by 32" in second
-    assert total == "1 quantised, 1 kept: 22.78 kB -> 10.62 kB (46.6%)"
-    assert first.index("mxfp8") == head.index("format")
-    assert importance.endswith("weigh the same: Sequential is no language model of transformers")
-
-
-def test_lossless_weights_have_no_error():
-    model = torch.nn.Sequential(torch.nn.Linear(32, 8))
-    model[0].weight.data = torch.randint(-6, 7, (8, 32)).float()
-    model[0].weight.data[:, 0] = 448
-    report = bs.quantize_(model, bs.MXFP8)
-    assert report.layers[0].relative_error == 0
-    assert report.layers[0].sqnr == math.inf
-
-
-def test_progress_is_drawn_only_where_it_is_asked_for(capsys):
-    bs.quantize_(Model(), bs.NVFP4)
-    assert capsys.readouterr().err == ""
-    bs.quantize_(Model(), bs.NVFP4, progress=True)
-    drawn = capsys.readouterr()
-    assert "7/7" in drawn.err
-    assert drawn.out == ""
 
 
 # --- errors leave the model as it was ---

@@ -9,9 +9,8 @@ from blockscale.ops.tuning import agreement
 from blockscale.ops.tuning.agreement import tolerance
 from blockscale.ops.tuning.operands import make_operands
 from blockscale.runtime import load_native
-from ops.tuning_fakes import problem
+from ops.tuning.fakes import CPU, problem
 
-CPU = torch.device("cpu")
 needs_native = pytest.mark.skipif(isinstance(load_native(), str), reason=str(load_native()))
 
 PRODUCTS = [

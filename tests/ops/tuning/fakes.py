@@ -5,11 +5,14 @@ from functools import partial
 
 import torch
 
+from blockscale import ops
 from blockscale.kernels import Config as BaseConfig
 from blockscale.kernels import FunctionLaunch
 from blockscale.kernels.matmul import reference
 from blockscale.problem import Problem
-from blockscale.runtime import device_of
+from blockscale.runtime import device_of, tuned
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -88,5 +91,19 @@ class FakeLaunch(FunctionLaunch):
 def problem(**changes):
     facts = {"verb": "matmul", "m": 2, "n": 48, "k": 64, "x": "bfloat16",
              "w": "e2m1/16:ue4m3:amax@bits/rows", "out": "bfloat16",
-             "device": device_of(torch.device("cpu")), **changes}  # fmt: skip
+             "device": device_of(CPU), **changes}  # fmt: skip
     return Problem(**facts)
+
+
+def tune(clock, wanted=None, **options):
+    return ops.tune(wanted or problem(), CPU, clock=clock, **options)
+
+
+def chosen(**changes):
+    return ops.choose(problem(**changes))
+
+
+def forget():
+    """As a new process would."""
+    tuned.forget()
+    ops.choose.cache_clear()
