@@ -40,6 +40,33 @@ def test_clusters_split_tiles(schedule):
     assert torch.equal(y.double(), x.double() @ exact(q).mT + bias.double())
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_a_cluster_shares_the_k_of_a_tile(schedule):
+    """Three CTAs, of which one has less of k and the last no chunk to store."""
+    m, n, k = 60, 250, 640
+    q, w = lossless(bs.NVFP4, n, k)
+    x, bias = numbers(m, k), torch.randint(-9, 9, (1, n)).float()
+    config = Config(64, warpgroups=2, tiles_per_warp=1, stages=3, cluster=1, k_parts=3)
+    problem = problem_of(bs.NVFP4, m, n, k, bias=True)
+    with scheduled(schedule):
+        y = run(sm90_gemm, problem, config, (w,), x, (bias,))
+    assert torch.equal(y.double(), x.double() @ exact(q).mT + bias.double())
+
+
+def test_gate_and_up_of_clusters_that_share_k():
+    """Pairs of chunks have one owner; two tiles for each warp; two rows of tiles, the last short."""
+    m, n, k = 170, 130, 512
+    (gate, g), (up, u) = lossless(bs.MXFP4, n, k), lossless(bs.MXFP4, n, k)
+    x = numbers(m, k) / 64
+    config = Config(128, warpgroups=2, tiles_per_warp=2, stages=3, cluster=1, k_parts=2)
+    problem = problem_of(
+        bs.MXFP4, m, n, k, out="bfloat16", verb="gated_matmul", activation="silu", gated=True
+    )
+    with scheduled(SCHEDULES[1]):
+        y = run(sm90_gemm, problem, config, (g, u), x, (None, None))
+    check_gated(y, x, gate, up, "silu")
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES[1:3], ids=str)
 def test_ragged_gated_experts(schedule):
     """Groups of rows, one of them empty, and rows of no group; bfloat16 by stmatrix."""

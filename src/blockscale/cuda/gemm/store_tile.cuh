@@ -94,13 +94,14 @@ struct TileStore : StagedRows<Shape> {
             ptx::bar_sync(1 + threadIdx.x / 128, 128);
     }
 
-    template <class Sums>
-    BS_DEVICE void store(const Sums& sums) const {
+    // Chunks of which `owns` is true.
+    template <class Sums, class Owns>
+    BS_DEVICE void store(const Sums& sums, const Owns& owns) const {
 #pragma unroll
         for (int out_tile = 0; out_tile < OUT_TILES; out_tile++)
 #pragma unroll
             for (int first = 0; first < CHUNKS; first += Shape::BRANCHES) {
-                if (tile.row + ROWS * first >= tile.end) continue;  // the same for all
+                if (tile.row + ROWS * first >= tile.end || !owns(first)) continue;  // the same for all
                 Chunk values;
                 if constexpr (Shape::GATED) {
                     gate(values, sums[out_tile], out_tile, first);

@@ -8,13 +8,14 @@
 //
 // Work. A CTA has WARPGROUPS warpgroups that decode and multiply, and one more, of which one thread brings operands by
 // TMA. CTAs are persistent: each takes output tiles, or parts of them along k, as gemm/work.cuh says, and while it stores
-// a tile, the operands of the next one come. CTAs of a cluster share rows of x. Parts of a tile are added in a fixed
-// order: the same call gives the same bits.
+// a tile, the operands of the next one come. CTAs of a cluster share rows of x, or the k of one tile. Parts of a tile are
+// added in a fixed order: the same call gives the same bits.
 //
 // The same with w transposed, for gradients of x (gemm/transposed_tiles.cuh): sums over rows of w, and columns of w are
 // columns of the output.
 #pragma once
 #include "gemm/clear_rows.cuh"
+#include "gemm/cluster_sums.cuh"
 #include "gemm/partial_sums.cuh"
 #include "gemm/store_tile.cuh"
 #include "gemm/tiled_mainloop.cuh"
@@ -24,7 +25,7 @@ namespace bs::gemm {
 
 template <class Shape>
 BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape>& ring, const TileOrder<Shape>& order,
-                       u8* staging, int rank) {
+                       u8* stages, u8* staging, int rank) {
     typename Shape::Decoder decoder;
     decoder.load(a.weight[branch_of_warpgroup<Shape>()].table);
     TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), &decoder);
@@ -34,13 +35,19 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
     for (Segment segment; work.take(segment);) {
         if constexpr (Shape::TRANSPOSED) mainloop.begin(order.at(segment.tile, rank));
         mainloop.run(segment.end - segment.first, [&] { end.begin(order.at(segment.tile, rank)); });
+        if constexpr (Shape::PARTS > 1) {
+            const ClusterSums<Shape> parts{stages, static_cast<int>(blockIdx.y)};
+            parts.exchange(mainloop.sums);
+            end.store(mainloop.sums, [&](int chunk) { return parts.owns(chunk); });
+            continue;
+        }
         if (segment.first > 0) {
             partial.leave(mainloop.sums);
             continue;
         }
         if (segment.end < work.turns)
             work.for_other_parts(segment, [&](int cluster) { partial.add(mainloop.sums, cluster); });
-        end.store(mainloop.sums);
+        end.store(mainloop.sums, [](int) { return true; });
     }
 }
 
@@ -69,10 +76,11 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
         if constexpr (Shape::WARPGROUPS > 1) ptx::keep_registers<Shape::PRODUCER_REGISTERS>();
         if (threadIdx.x == Shape::CONSUMERS) ring.produce(a, order, rank);
         __syncwarp();
+        if constexpr (Shape::PARTS > 1) ClusterSums<Shape>::stand_by();
     } else {
         if constexpr (Shape::WARPGROUPS > 1) ptx::take_registers<Shape::CONSUMER_REGISTERS>();
         ptx::wait_for_prerequisites();
-        consume<Shape>(a, ring, order, staging, rank);
+        consume<Shape>(a, ring, order, memory, staging, rank);
     }
     if constexpr (Shape::CLUSTER > 1) ptx::cluster_sync();  // others may still write here or arrive here
 }

@@ -6,6 +6,8 @@
 // two tiles. A part that begins inside a tile leaves its sums in memory; the
 // part with the beginning of that tile adds them, in order, and stores. It comes last in its cluster, when the others
 // have been done: these begin with theirs.
+//
+// With PARTS a cluster has one tile, and each of its CTAs a part of its turns: gemm/cluster_sums.cuh.
 #pragma once
 #include "gemm/tile_order.cuh"
 
@@ -41,6 +43,12 @@ struct Work {
     BS_DEVICE int part(int cluster) const { return static_cast<u32>(cluster) * split / gridDim.x; }
 
     BS_DEVICE bool take(Segment& segment) {
+        if constexpr (Shape::PARTS > 1) {
+            const int part = blockIdx.y;
+            segment = Segment{next, part * turns / Shape::PARTS, (part + 1) * turns / Shape::PARTS};
+            next += gridDim.x;  // beyond the last tile
+            return segment.tile < count;
+        }
         if (at < end) {
             const int first = at % turns, taken = min(end - at, turns - first);
             segment = Segment{at / turns, first, first + taken};

@@ -25,4 +25,12 @@ BS_DEVICE float4 load_dsmem(u32 address, int rank) {
     return v;
 }
 
+// The same, the other way.
+BS_DEVICE void store_dsmem(u32 address, int rank, float4 v) {
+    BS_PTX(store_dsmem(address, rank, v),
+           "{.reg .u32 at; mapa.shared::cluster.u32 at, %0, %1; st.shared::cluster.v4.f32 [at], {%2,%3,%4,%5};}" ::"r"(address),
+           "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+           : "memory");
+}
+
 }  // namespace bs::ptx

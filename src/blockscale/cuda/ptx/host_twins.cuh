@@ -13,6 +13,7 @@ void load_shared(void* to, u32 from, int size);
 void store_shared(u32 to, const void* from, int size);
 inline void store_shared(u32 to, uint4 words) { store_shared(to, &words, sizeof words); }
 inline void store_shared(u32 to, uint2 words) { store_shared(to, &words, sizeof words); }
+inline void store_dsmem(u32 address, int rank, float4 v) { store_shared(mapa(address, u32(rank)), &v, sizeof v); }
 inline void load_dsmem(float4& to, u32 address, int rank) { load_shared(&to, mapa(address, u32(rank)), sizeof to); }
 
 // Threads of a CTA or a cluster that wait for each other.

@@ -23,6 +23,7 @@ class Config(BaseConfig):
     cluster: int  # CTAs that share rows of x
     split: bool = False  # stream-K: tiles that fill no round of the clusters are split along k
     transposed: bool = False  # sums run over rows of w: n of a problem counts its columns
+    k_parts: int = 1  # CTAs of a cluster that share the k of one tile
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.weight_rows} x {TILE_K}"
@@ -33,6 +34,8 @@ class Config(BaseConfig):
         ]
         if self.cluster > 1:
             parts.append(f"clusters of {self.cluster}")
+        if self.k_parts > 1:
+            parts.append(f"k split over a cluster of {self.k_parts}")
         if self.split:
             parts.append("stream-K")
         if self.transposed:
@@ -42,6 +45,11 @@ class Config(BaseConfig):
     @property
     def threads(self) -> int:
         return 128 * (self.warpgroups + 1)
+
+    @property
+    def ctas(self) -> int:
+        """Of a cluster."""
+        return self.cluster * self.k_parts
 
     @property
     def weight_rows(self) -> int:
@@ -68,9 +76,11 @@ class Config(BaseConfig):
         return busy + (problem.m - busy) // self.tile_m
 
     def clusters(self, problem: Problem) -> int:
-        """That are launched: each stays for all its tiles."""
+        """That are launched: each stays for all its tiles, or has one and shares its k."""
         places = max(problem.device.sms // self.cluster, 1)
         tiles = self.m_tiles(problem) * self.n_tiles(problem)
+        if self.k_parts > 1:
+            return tiles
         if self.split:
             parts = places // max(tiles, 1)  # of each tile
             if parts > 1 and parts * tiles >= _WHOLE_PARTS * places:

@@ -34,6 +34,8 @@ class Constants:
     activate: float  # cycles for 1,024 results of gate and up
     split: float  # cycles of leaving sums and adding them, once
     split_sums: float  # cycles for 1,024 sums
+    join: float  # cycles in which the CTAs of a cluster meet and send sums, once
+    join_sums: float  # cycles for 1,024 sums that a CTA sends, or adds
     crossing: float  # cycles more, where a cluster has parts of two tiles
     again: float  # of the time in which memory gives what the cache does not hold
     cache: float  # of the L2 cache, that holds operands
@@ -51,6 +53,8 @@ CONSTANTS = Constants(
     activate=234.1,
     split=8792,
     split_sums=94.18,
+    join=1500,
+    join_sums=120,
     crossing=4445,
     again=0.07392,
     cache=0.6429,
@@ -63,7 +67,7 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
     clusters = config.clusters(problem)
     tiles = expected_tiles(problem, config.tile_m) * config.n_tiles(problem)
     turn = config.turn_k(format)
-    steps = ceil(problem.k / turn) * (turn // TILE_K)
+    steps = ceil(ceil(problem.k / turn) / config.k_parts) * (turn // TILE_K)
     products = 2.0 * 64 * config.tile_m * TILE_K / device.mma_flops_per_cycle * c.multiply
     decoding = c.decode + c.decode_bits * (format.element.bits - 4)
     decoding += c.decode_table if format.is_codebook else 0.0
@@ -74,8 +78,10 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
     tile = units * unit + c.tile
     if problem.gated:
         tile += c.activate * config.tile_m * config.tile_n(problem) / 1024
+    sums = config.tile_m * config.weight_rows / 1024
+    if config.k_parts > 1:
+        tile += c.join + c.join_sums * sums * (config.k_parts - 1) / config.k_parts
     if config.split and tiles % clusters:
-        sums = config.tile_m * config.weight_rows / 1024
         parts = max(1.0, clusters / tiles)  # of a tile, to be added
         cycles = tiles / clusters * tile + c.split + c.split_sums * sums * parts
         cycles += c.crossing if clusters % tiles else 0.0

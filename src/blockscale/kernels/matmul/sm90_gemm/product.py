@@ -25,10 +25,10 @@ class Product(FragmentProduct):
         problem, config = self._problem, self._config
         return Shape(
             WgmmaArguments,
-            (config.clusters(problem), config.cluster, 1),
+            (config.clusters(problem), config.ctas, 1),
             config.threads,
             shared_bytes(config, problem),
-            config.cluster,
+            config.ctas,
             x_box=(config.tile_m // config.cluster, 1),
             tiles_of_cta=config.tile_n(problem) // 16,
             tile_k=TILE_K,

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from blockscale.kernels.matmul.fragments.clusters import cluster_places
 from blockscale.kernels.matmul.fragments.tiled import TILE_M
-from blockscale.kernels.matmul.sm90_gemm.config import Config
+from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_bytes
 from blockscale.problem import Problem
 
 _MOST_SUMS = 128  # registers of a thread; more would spill
 _LEAST_SHARED = 192  # rows of x from which on sharing them in a cluster was seen to pay
 _STAGES = (6, 5, 4, 3)
+_K_PARTS = (2, 3, 4, 8)  # clusters of 5 to 7 find few places
+_LEAST_PART = 4  # k tiles of a CTA
 _LONGEST_SPLIT = 1 << 22  # k: parts of tiles are counted in 32 bits
 _STATIC_SHARED = 1024  # bytes that the kernel has for itself, at the most
 
@@ -27,11 +30,23 @@ def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]
 
 
 def _with_stages(problem: Problem, config: Config) -> Iterator[Config]:
-    """As many as fit: fewer hide less latency. With tiles split along k and not."""
+    """As many as fit: fewer hide less latency."""
     for stages in _STAGES:
         config = replace(config, stages=stages)
         if shared_bytes(config, problem) + _STATIC_SHARED <= problem.device.shared_per_cta:
-            yield config
-            if problem.k <= _LONGEST_SPLIT:
-                yield replace(config, split=True)
+            yield from _with_splits(problem, config)
             return
+
+
+def _with_splits(problem: Problem, config: Config) -> Iterator[Config]:
+    """Whole tiles; tiles split along k through memory; or by clusters, all resident at once."""
+    yield config
+    if problem.k <= _LONGEST_SPLIT:
+        yield replace(config, split=True)
+    if problem.ragged or config.cluster > 1:
+        return
+    tiles = config.m_tiles(problem) * config.n_tiles(problem)
+    for parts in _K_PARTS:
+        long = problem.k >= parts * _LEAST_PART * TILE_K
+        if long and tiles <= cluster_places(problem.device, parts):
+            yield replace(config, k_parts=parts)

@@ -66,12 +66,3 @@ def decodes_x(problem: Problem, config: Config) -> bool:
         return False
     format = problem.x_kind.format
     return format.element == E2M1 and format.block in (16, 32)
-
-
-def cluster_places(device: Device, size: int) -> int:
-    """Clusters of so many CTAs that are resident at once, with one CTA to an SM.
-
-    Clusters of two fill every SM; larger ones leave some idle, since a cluster stays inside
-    a GPC. An H200 holds 39 clusters of 3, 30 of 4, 15 of 8: this gives as many, or one less.
-    """
-    return int(device.sms / size * (1 if size <= 2 else 0.89))

@@ -14,7 +14,8 @@ from math import ceil
 from blockscale.formats import Float
 from blockscale.kernels.matmul.fragments.groups import matrices, rows_of_most
 from blockscale.kernels.matmul.fragments.numbers import scales_weights, x_dtype
-from blockscale.kernels.matmul.stream.config import STATIC_SHARED, Config, cluster_places
+from blockscale.kernels.matmul.fragments.clusters import cluster_places
+from blockscale.kernels.matmul.stream.config import STATIC_SHARED, Config
 from blockscale.problem import Problem
 
 MMA_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)  # rows of x that a CTA takes at a time
