@@ -7,6 +7,7 @@ The numbers enter a build as defines.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 from blockscale.formats import Format
@@ -62,6 +63,16 @@ def shared_memory(config: Config, format: Format, out: str, gated: bool) -> Shar
 def scale_groups_across(config: Config, format: Format) -> int:
     """Of the columns of w that a CTA takes; a CTA may have a part of one."""
     return max(1, config.weight_rows // (8 * format.block))
+
+
+def holds_sums(config: Config, problem: Problem) -> bool:
+    """Whether stages have room for the sums that other CTAs of a cluster send to the one that has
+    most to store: cuda/gemm/cluster_sums.cuh."""
+    memory = shared_memory(config, problem.w_kind.format, problem.out, problem.gated)
+    branches = 2 if problem.gated else 1
+    chunks = branches * ceil(config.tile_m / _STAGED_ROWS / branches / config.k_parts)
+    sent = 4 * config.weight_rows * _STAGED_ROWS * chunks
+    return (config.k_parts - 1) * sent <= config.stages * memory.stage_bytes
 
 
 def shared_bytes(config: Config, problem: Problem) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from blockscale.kernels.matmul.fragments.clusters import cluster_places
 from blockscale.kernels.matmul.fragments.tiled import TILE_M
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
-from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_bytes
+from blockscale.kernels.matmul.sm90_gemm.shared_memory import holds_sums, shared_bytes
 from blockscale.problem import Problem
 
 _MOST_SUMS = 128  # registers of a thread; more would spill
@@ -47,6 +47,7 @@ def _with_splits(problem: Problem, config: Config) -> Iterator[Config]:
         return
     tiles = config.m_tiles(problem) * config.n_tiles(problem)
     for parts in _K_PARTS:
+        parted = replace(config, k_parts=parts)
         long = problem.k >= parts * _LEAST_PART * TILE_K
-        if long and tiles <= cluster_places(problem.device, parts):
-            yield replace(config, k_parts=parts)
+        if long and tiles <= cluster_places(problem.device, parts) and holds_sums(parted, problem):
+            yield parted

@@ -9,7 +9,6 @@ from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.matmul.fragments.numbers import scales_weights, x_dtype
 from blockscale.kernels.matmul.stream.shared_memory import shared_memory
 from blockscale.problem import Problem
-from blockscale.runtime import Device
 
 STATIC_SHARED = 2048  # bytes that the kernel has for itself
 

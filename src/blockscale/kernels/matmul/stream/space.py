@@ -12,9 +12,9 @@ from itertools import product
 from math import ceil
 
 from blockscale.formats import Float
+from blockscale.kernels.matmul.fragments.clusters import cluster_places
 from blockscale.kernels.matmul.fragments.groups import matrices, rows_of_most
 from blockscale.kernels.matmul.fragments.numbers import scales_weights, x_dtype
-from blockscale.kernels.matmul.fragments.clusters import cluster_places
 from blockscale.kernels.matmul.stream.config import STATIC_SHARED, Config
 from blockscale.problem import Problem
 
