@@ -1,8 +1,8 @@
 """Write the generated parts of the documentation: python docs/generate.py [--check]
 
 Text between <!-- generated: NAME --> and <!-- end --> comes from the functions below, so that it
-cannot drift from the code; measurements come from the runs stored in bench/results, and faults
-from the tests that are marked with them.
+cannot drift from the code; measurements come from the runs stored in bench/results, faults from the
+tests that are marked with them, and the drawing of packages from what they import.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from bench.verbs_tables import gpu_verbs  # noqa: E402
 from docs.coverage import coverage_tables, missing  # noqa: E402
 from docs.faults import fault_table  # noqa: E402
 from docs.gpus import gpu_tables  # noqa: E402
+from docs.imports import imports_picture  # noqa: E402
 
 PAGES = [
     ROOT / "README.md",
@@ -59,6 +60,7 @@ PAGES = [
     ),
 ]
 COVERAGE = ROOT / "docs" / "coverage.md"  # asks kernels, some of which are not built everywhere
+PICTURE = ROOT / "docs" / "pictures" / "imports.svg"
 QUALITY = ROOT / "bench" / "results" / "quality" / "smollm2.json"
 
 
@@ -175,11 +177,12 @@ def main() -> int:
     if reason := missing():
         print(f"{COVERAGE.name} is left as it is: {reason}")
         pages = [page for page in PAGES if page != COVERAGE]
-    stale = [page for page in pages if generate(page.read_text()) != page.read_text()]
-    for page in stale:
-        print(f"{page.name} is out of date: python docs/generate.py")
+    texts = {page: generate(page.read_text()) for page in pages} | {PICTURE: imports_picture()}
+    stale = {path: text for path, text in texts.items() if path.read_text() != text}
+    for path, text in stale.items():
+        print(f"{path.name} is out of date: python docs/generate.py")
         if "--check" not in sys.argv:
-            page.write_text(generate(page.read_text()))
+            path.write_text(text)
     return len(stale) if "--check" in sys.argv else 0
 
 

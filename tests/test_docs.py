@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from docs.imports import imported_packages, layers
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -31,3 +35,16 @@ def test_the_tree_lists_every_folder():
 def test_design_documents_have_numbers_of_their_own():
     numbers = [path.name[:4] for path in (ROOT / "docs" / "design").glob("*.md")]
     assert sorted(numbers) == [f"{i:04d}" for i in range(1, len(numbers) + 1)]
+
+
+def test_the_drawing_has_the_imports_that_the_contracts_see():
+    graph = pytest.importorskip("grimp").build_graph("blockscale", cache_dir=None)
+    drawn = {name: imported_packages(name) for layer in layers() for name in layer}
+    seen = {name: set() for name in drawn}
+    for module in graph.modules:
+        source = module.split(".")[1:2]
+        for imported in graph.find_modules_directly_imported_by(module):
+            target = imported.split(".")[1:2]
+            if target and source and source != target and source[0] in seen:
+                seen[source[0]].add(target[0])
+    assert drawn == seen
