@@ -54,7 +54,7 @@ def test_a_cluster_shares_the_k_of_a_tile(schedule):
 
 
 def test_gate_and_up_of_clusters_that_share_k():
-    """Pairs of chunks have one owner; two tiles for each warp; two rows of tiles, the last short."""
+    """Pairs of chunks have one owner; a warp has two tiles; of two rows of tiles one is short."""
     m, n, k = 170, 130, 512
     (gate, g), (up, u) = lossless(bs.MXFP4, n, k), lossless(bs.MXFP4, n, k)
     x = numbers(m, k) / 64

@@ -11,7 +11,7 @@ from blockscale.kernels.contract import Launch, Parts
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul.fragments.groups import matrices
 from blockscale.kernels.matmul.fragments.numbers import unreadable
-from blockscale.kernels.matmul.stream.choice import stream_configs
+from blockscale.kernels.matmul.stream.choice import has_config, stream_configs
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.product import Product
 from blockscale.kernels.matmul.stream.space import takes_wgmma
@@ -43,7 +43,7 @@ def refuses(problem: Problem) -> str | None:
     most = _MOST_ROWS_WGMMA if takes_wgmma(problem) else _MOST_ROWS
     if not problem.ragged and problem.m > most:
         return f"is for up to {most} rows, not {problem.m}"
-    if not stream_configs(problem):
+    if not has_config(problem):
         return f"needs more shared memory than {problem.target} has"
     return None
 

@@ -28,6 +28,11 @@ def stream_configs(problem: Problem) -> tuple[Config, ...]:
     return _ranked(_without_details(problem))
 
 
+def has_config(problem: Problem) -> bool:
+    """Whether there is one, which is known long before the best is."""
+    return next(every_config(_without_details(problem)), None) is not None
+
+
 def _without_details(problem: Problem) -> Problem:
     return replace(
         problem,
