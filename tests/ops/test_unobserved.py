@@ -125,15 +125,19 @@ def test_compile_keeps_one_graph(operands):
     assert torch.equal(compiled(x), bs.linear(x * 2, w).relu())
 
 
-def test_make_fx_traces_the_op(operands):
+@pytest.mark.parametrize("mode", ["real", "fake"])
+@pytest.mark.parametrize("ahead", [False, True], ids=["below_autograd", "ahead_of_autograd"])
+def test_make_fx_traces_the_op(operands, mode, ahead):
     x, w = operands
-    for mode in ("real", "fake"):
-        trace = make_fx(
-            lambda x: bs.matmul(x, w) + 1, tracing_mode=mode, _allow_non_fake_inputs=True
-        )
-        graph = trace(x)
-        assert "blockscale.matmul.default" in [str(node.target) for node in graph.graph.nodes]
-        assert torch.equal(graph(x), bs.matmul(x, w) + 1)
+    trace = make_fx(
+        lambda x: bs.matmul(x, w) + 1,
+        tracing_mode=mode,
+        pre_dispatch=ahead,
+        _allow_non_fake_inputs=True,
+    )
+    graph = trace(x)
+    assert "blockscale.matmul.default" in [str(node.target) for node in graph.graph.nodes]
+    assert torch.equal(graph(x), bs.matmul(x, w) + 1)
 
 
 def test_fake_tensors_are_not_computed(operands):

@@ -14,6 +14,8 @@ QUESTIONS = {
     "_len_torch_function_stack": torch._C,
     "_functorch": torch._C,
     "peek_interpreter_stack": torch._C._functorch,
+    "_dispatch_tls_is_dispatch_key_included": torch._C,
+    "PreDispatch": torch._C.DispatchKey,
     "_current_level": forward_ad,
 }
 

@@ -52,13 +52,17 @@ def find_questions() -> tuple[Question, ...] | None:
     """Who might want to see a call as an op: traces, modes, transforms, forward gradients. Answers
     are singletons. None where one of these cannot be asked."""
     transforms = getattr(torch._C, "_functorch", None)
+    ahead = getattr(getattr(torch._C, "DispatchKey", None), "PreDispatch", None)
     asked: list[tuple[Any, tuple[object, ...], object]] = [
         (getattr(torch._C, "_is_tracing", None) or _public_is_tracing(), (), False),
         (getattr(torch._C, "_len_torch_dispatch_stack", None), (), 0),
         (getattr(torch._C, "_len_torch_function_stack", None), (), 0),
         (getattr(transforms, "peek_interpreter_stack", None), (), None),
+        # Modes of a trace ahead of autograd stand on a stack of their own.
+        (getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", None), (ahead,), False),
     ]
-    if any(ask is None for ask, _, _ in asked) or not hasattr(forward_ad, "_current_level"):
+    unknown = ahead is None or any(ask is None for ask, _, _ in asked)
+    if unknown or not hasattr(forward_ad, "_current_level"):
         return None
     return (*asked, (attrgetter("_current_level"), (forward_ad,), -1))
 
