@@ -28,33 +28,43 @@ Answer truth(PyObject *answer) {
   return value < 0 ? Answer::kError : value ? Answer::kYes : Answer::kNo;
 }
 
-// Whether autograd has to see the call.
-Answer needs_gradient(const Operands &given) {
-  const Answer enabled = truth(PyObject_CallObject(is_grad_enabled, nullptr));
-  if (enabled != Answer::kYes) return enabled;
-  for (PyObject *tensor : {given.x, given.others[kBias], given.others[kUpBias]}) {
-    if (tensor == Py_None) continue;
-    const Answer of_one = truth(PyObject_GetAttr(tensor, requires_grad_name));
-    if (of_one != Answer::kNo) return of_one;
-  }
-  return Answer::kNo;
-}
+// Of one tensor, while gradients are recorded.
+Answer requires_grad(PyObject *tensor) { return truth(PyObject_GetAttr(tensor, requires_grad_name)); }
 
 // Whether numbers stand in memory with the other sign, which DLPack does not say.
-Answer is_negated(const Operands &given) {
+Answer is_negated(PyObject *tensor) { return truth(PyObject_CallFunctionObjArgs(is_neg, tensor, nullptr)); }
+
+Answer any_of(const Operands &given, Answer (*ask)(PyObject *tensor)) {
   for (PyObject *tensor : {given.x, given.others[kBias], given.others[kUpBias]}) {
     if (tensor == Py_None) continue;
-    const Answer of_one = truth(PyObject_CallFunctionObjArgs(is_neg, tensor, nullptr));
+    const Answer of_one = ask(tensor);
     if (of_one != Answer::kNo) return of_one;
   }
   return Answer::kNo;
 }
 
-// Whether everything that was asked when the call was made is answered as it was. Answers are singletons.
-Answer still_holds(const Replay *call) {
-  const Py_ssize_t count = PyTuple_Size(call->questions);
+Answer records_gradients() { return truth(PyObject_CallObject(is_grad_enabled, nullptr)); }
+
+// Whether autograd has to see the call.
+Answer needs_gradient(const Operands &given) {
+  const Answer enabled = records_gradients();
+  return enabled == Answer::kYes ? any_of(given, requires_grad) : enabled;
+}
+
+bool are_questions(PyObject *questions) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(questions); ++i) {
+    PyObject *question = PyTuple_GetItem(questions, i);
+    if (!PyTuple_Check(question) || PyTuple_Size(question) != 3) return false;
+    if (!PyTuple_Check(PyTuple_GetItem(question, 1))) return false;
+  }
+  return true;
+}
+
+// Whether everything is answered as it was when a call was made. Answers are singletons.
+Answer still_hold(PyObject *questions) {
+  const Py_ssize_t count = PyTuple_Size(questions);
   for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject *question = PyTuple_GetItem(call->questions, i);
+    PyObject *question = PyTuple_GetItem(questions, i);
     PyObject *found = PyObject_Call(PyTuple_GetItem(question, 0), PyTuple_GetItem(question, 1), nullptr);
     if (!found) return Answer::kError;
     const bool same = found == PyTuple_GetItem(question, 2);

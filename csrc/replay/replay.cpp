@@ -6,6 +6,8 @@
 // Python then takes the call, with every check and every error message, and makes another Replay where
 // it can.
 //
+// An op's calls come by an OpCall, which is asked before torch's dispatcher is.
+//
 // Only CPython's limited API is used, and of torch the table of C functions that DLPack defines: one file
 // serves every Python from 3.10 on and every torch. References are counted by the interpreter's functions: the
 // macros, compiled with older headers, would count those to objects that live forever in newer Pythons.
@@ -16,12 +18,12 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "replay/run.h"
+#include "replay/op.h"
 #include "replay/type.h"
 
 namespace {
 
-constexpr int kVersion = 5;  // that runtime/replay.py asks for
+constexpr int kVersion = 6;  // that runtime/replay.py asks for
 
 // use(exchange, tensor, parameter, is_grad_enabled): torch's, once.
 PyObject *use(PyObject *, PyObject *arguments) {
@@ -59,6 +61,7 @@ PyMethodDef functions[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)), METH_FASTCALL,
      "run(calls, x, bias, up_bias, group_sizes, up, activation): the result, or None where none of the calls "
      "is like this one."},
+    {"places", places, METH_O, "places(tensors): bytes that say where they are in memory, or None."},
     {"is_on", is_on, METH_O, "is_on(name): whether a variable of the environment is set, and not to 0."},
     {"use", use, METH_VARARGS, "use(exchange, tensor, parameter, is_grad_enabled): torch's, once."},
     {nullptr, nullptr, 0, nullptr},
@@ -74,12 +77,13 @@ PyMODINIT_FUNC PyInit__replay() {
   if (!module) return nullptr;
   requires_grad_name = PyUnicode_InternFromString("requires_grad");
   version_name = PyUnicode_InternFromString("_version");
-  PyObject *type = PyType_FromSpec(&spec);
-  replay_type = reinterpret_cast<PyTypeObject *>(type);
-  if (requires_grad_name && version_name && type && !PyModule_AddIntConstant(module, "VERSION", kVersion)) {
-    Py_IncRef(type);  // one for the module, one for `run`
-    if (!PyModule_AddObject(module, "Replay", type)) return module;
-    Py_DecRef(type);
+  PyObject *type = PyType_FromSpec(&spec), *op_type = PyType_FromSpec(&op_spec);
+  replay_type = reinterpret_cast<PyTypeObject *>(type);  // keeps its reference
+  if (requires_grad_name && version_name && type && op_type &&
+      !PyModule_AddIntConstant(module, "VERSION", kVersion) && !PyModule_AddObjectRef(module, "Replay", type) &&
+      !PyModule_AddObjectRef(module, "OpCall", op_type)) {
+    Py_DecRef(op_type);
+    return module;
   }
   Py_DecRef(module);
   return nullptr;

@@ -72,8 +72,8 @@ PyObject *attempt(const Replay *call, const Operands &given) {
       return nullptr;
   }
   // From here on Python may run, and only the tensors' addresses are used.
-  if (needs_gradient(given) != Answer::kNo || is_negated(given) != Answer::kNo) return nullptr;
-  if (still_holds(call) != Answer::kYes || weights_are_unchanged(call) != Answer::kYes) return nullptr;
+  if (needs_gradient(given) != Answer::kNo || any_of(given, is_negated) != Answer::kNo) return nullptr;
+  if (still_hold(call->questions) != Answer::kYes || weights_are_unchanged(call) != Answer::kYes) return nullptr;
   if (!weights_are_in_place(call)) return nullptr;
 
   alignas(64) char arguments[kMostArgumentBytes];
@@ -106,6 +106,25 @@ bool are_plain(const Operands &given) {
   return is_plain(given.x);
 }
 
+// The first of `calls` that agrees, launched: its result; null where none does, and without an error unless they are
+// no Replays.
+PyObject *run_any(PyObject *calls, const Operands &given) {
+  if (!are_plain(given)) return nullptr;
+  // Other threads may change the list meanwhile.
+  for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
+    PyObject *call = PyList_GetItem(calls, i);
+    if (Py_TYPE(call) != replay_type) {
+      PyErr_SetString(PyExc_TypeError, "a list of something else than Replays");
+      return nullptr;
+    }
+    Py_IncRef(call);
+    PyObject *out = attempt(reinterpret_cast<Replay *>(call), given);
+    Py_DecRef(call);
+    if (out || PyErr_Occurred()) return out;
+  }
+  return nullptr;
+}
+
 // run(calls, x, bias, bias of up, group sizes, up, activation): the result, or None.
 PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
   if (count != 4 + kOthers || !PyList_Check(arguments[0]) || !view_of) {
@@ -113,22 +132,9 @@ PyObject *run(PyObject *, PyObject *const *arguments, Py_ssize_t count) {
                     "run(list of Replays, x, bias, up_bias, group_sizes, up, activation), after use(...)");
     return nullptr;
   }
-  PyObject *calls = arguments[0];
   const Operands given = {arguments[1], arguments + 2, arguments[2 + kOthers], arguments[3 + kOthers]};
-  if (are_plain(given)) {
-    // Other threads may change the list meanwhile.
-    for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
-      PyObject *call = PyList_GetItem(calls, i);
-      if (Py_TYPE(call) != replay_type) {
-        PyErr_SetString(PyExc_TypeError, "a list of something else than Replays");
-        return nullptr;
-      }
-      Py_IncRef(call);
-      PyObject *out = attempt(reinterpret_cast<Replay *>(call), given);
-      Py_DecRef(call);
-      if (out || PyErr_Occurred()) return out;
-    }
-  }
+  PyObject *out = run_any(arguments[0], given);
+  if (out || PyErr_Occurred()) return out;
   Py_IncRef(Py_None);
   return Py_None;
 }

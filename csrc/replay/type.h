@@ -7,6 +7,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "replay/held.h"
+#include "replay/questions.h"
 #include "replay/record.h"
 
 namespace {
@@ -39,15 +41,6 @@ bool read_addresses(PyObject *addresses, Replay *call) {
       if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "weights without memory");
       return false;
     }
-  }
-  return true;
-}
-
-bool are_questions(PyObject *questions) {
-  for (Py_ssize_t i = 0; i < PyTuple_Size(questions); ++i) {
-    PyObject *question = PyTuple_GetItem(questions, i);
-    if (!PyTuple_Check(question) || PyTuple_Size(question) != 3) return false;
-    if (!PyTuple_Check(PyTuple_GetItem(question, 1))) return false;
   }
   return true;
 }
@@ -94,37 +87,7 @@ PyObject *new_replay(PyTypeObject *type, PyObject *positional, PyObject *named) 
     PyErr_SetString(PyExc_ValueError, "arguments, places or questions that make no sense");
     return nullptr;
   }
-  PyObject *made = PyType_GenericAlloc(type, 0);
-  if (!made) return nullptr;
-  for (const auto member : kHeld) Py_IncRef(told.*member);
-  constexpr size_t kHead = offsetof(Replay, key);  // the interpreter's
-  std::memcpy(reinterpret_cast<char *>(made) + kHead, reinterpret_cast<char *>(&told) + kHead,
-              sizeof told - kHead);
-  return made;
-}
-
-// Weights know their calls, and calls the weights: in circles, where two are gate and up of each other.
-int visit_replay(PyObject *self, visitproc visit, void *arg) {
-  Py_VISIT(reinterpret_cast<PyObject *>(Py_TYPE(self)));
-  for (const auto member : kHeld) Py_VISIT(reinterpret_cast<Replay *>(self)->*member);
-  return 0;
-}
-
-int clear_replay(PyObject *self) {
-  for (const auto member : kHeld) {
-    PyObject *held = reinterpret_cast<Replay *>(self)->*member;
-    reinterpret_cast<Replay *>(self)->*member = nullptr;
-    Py_DecRef(held);
-  }
-  return 0;
-}
-
-void free_replay(PyObject *self) {
-  PyObject_GC_UnTrack(self);
-  clear_replay(self);
-  PyTypeObject *type = Py_TYPE(self);
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DecRef(reinterpret_cast<PyObject *>(type));
+  return make_object<Replay, kHeld>(type, told);
 }
 
 PyMemberDef members[] = {
@@ -137,9 +100,9 @@ PyMemberDef members[] = {
 PyType_Slot slots[] = {
     {Py_tp_doc, const_cast<char *>("What a settled plan has found out, for `run`.")},
     {Py_tp_new, reinterpret_cast<void *>(new_replay)},
-    {Py_tp_dealloc, reinterpret_cast<void *>(free_replay)},
-    {Py_tp_traverse, reinterpret_cast<void *>(visit_replay)},
-    {Py_tp_clear, reinterpret_cast<void *>(clear_replay)},
+    {Py_tp_dealloc, reinterpret_cast<void *>((free_object<Replay, kHeld>))},
+    {Py_tp_traverse, reinterpret_cast<void *>((visit_held<Replay, kHeld>))},
+    {Py_tp_clear, reinterpret_cast<void *>((clear_held<Replay, kHeld>))},
     {Py_tp_members, members},
     {0, nullptr},
 };

@@ -13,8 +13,8 @@ _CALLS = 6  # the first few of which are made by Python
 
 
 @pytest.fixture(autouse=True)
-def _nothing_known(monkeypatch):
-    monkeypatch.setattr(by_address, "_known", {})
+def _nothing_known():
+    by_address._known.clear()
     torch._dynamo.reset()
 
 
@@ -84,3 +84,33 @@ def test_a_captured_graph_allocates_one_workspace(monkeypatch):
         graph.replay()
     torch.cuda.synchronize()
     assert all(torch.equal(out, expected) for out in outs)
+
+
+def test_compiled_programs_follow_streams_and_weights_that_move():
+    x, w = operands(16, bs.NVFP4)
+    codes, scale = w.codes.clone(), w.scale.clone()
+    run = torch.compile(lambda x: bs.matmul(x, w), fullgraph=True)
+    expected = bs.matmul(x, w)
+    for _ in range(_CALLS):
+        assert torch.equal(run(x), expected)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late = x * 2  # ready after the pause, on this stream alone
+        y = run(late)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(y, 2 * expected)  # a power of two: exact
+    w.codes.zero_()
+    assert not run(x).any()
+    w.codes.data, w.scale.data = codes, scale  # other memory
+    for _ in range(_CALLS):
+        assert torch.equal(run(x), expected)
+
+
+def test_compiled_programs_in_cuda_graphs():
+    x, w = operands(16, bs.NVFP4)
+    run = torch.compile(lambda x: bs.matmul(x * 2, w) + 1, fullgraph=True, mode="reduce-overhead")
+    expected = bs.matmul(x * 2, w) + 1
+    for _ in range(_CALLS):
+        assert torch.equal(run(x).clone(), expected)

@@ -8,7 +8,7 @@ hold. Other weights that come to lie in the same memory may take over such a pla
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from blockscale.ops.choose import choose
 from blockscale.ops.matmul import MatmulCall, run_checked
 from blockscale.ops.operand import Operand, as_groups, plain
 from blockscale.ops.plan import Plan, make_plan
-from blockscale.ops.replay import keep_replay, run_replay
+from blockscale.ops.replay import bytes_of_places, keep_replay, run_replay, skip_dispatcher
 from blockscale.ops.validate import check_allocated, check_devices, check_groups
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime import checks_enabled, device_of, is_deterministic
@@ -40,6 +40,11 @@ class _Known(NamedTuple):
 _known: dict[Hashable, _Known] = {}
 
 
+def skip_to_kernel(op: Any, kernel: Callable[..., Tensor]) -> None:
+    """From calls of an op that nobody watches; `kernel` is `run_arguments`."""
+    skip_dispatcher(op, kernel, _known)
+
+
 def run_arguments(
     x: Tensor,
     w: Sequence[Tensor],
@@ -55,7 +60,7 @@ def run_arguments(
 ) -> Tensor:
     """An op's call, of `arguments.SCHEMA`. Compiled programs come this way at every product: a call
     like one before it is found by what the program holds, and no operand is made of it."""
-    known = _known.get((text, n, k, *_places(w)))
+    known = _known.get((text, n, k, _places(w)))
     if known is not None and x_tensor_scale is None:
         if known.replays and run_replay is not None:
             y = run_replay(known.replays, x, bias, up_bias, group_sizes, None, None)
@@ -107,7 +112,7 @@ def _reads_sizes(call: MatmulCall) -> bool:
 def _known_of(call: MatmulCall) -> _Known:
     *_, n, k = call.weights[0].shape
     tensors = [tensor for weight in call.weights for tensor in weight.tensors]
-    return _known_at((text_of(call), n, k, *_places(tensors)))
+    return _known_at((text_of(call), n, k, _places(tensors)))
 
 
 def _known_at(key: Hashable) -> _Known:
@@ -119,13 +124,16 @@ def _known_at(key: Hashable) -> _Known:
     return known
 
 
-def _places(weights: Sequence[Tensor]) -> list[Hashable]:
+def _places(weights: Sequence[Tensor]) -> Hashable:
     """All that a launch has of weights whose kind is known: with their strides, bytes say the
     shape. An address is of one device."""
+    told = None if bytes_of_places is None else bytes_of_places(weights)
+    if told is not None:
+        return told
     found: list[Hashable] = []
     for tensor in weights:
         found += tensor.data_ptr(), tensor.nbytes, tensor.stride()
-    return found
+    return tuple(found)
 
 
 def _key(tensors: Sequence[Tensor | None]) -> Hashable:
@@ -157,7 +165,7 @@ def run_input_grad(
     grad: Tensor, weight: Operand, group_sizes: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """d/dx of a product: grad [..., n] -> [..., k]."""
-    known = _known_at((dtype, weight.kind, *weight.shape, *_places(weight.tensors)))
+    known = _known_at((dtype, weight.kind, *weight.shape, _places(weight.tensors)))
     if known.replays and run_replay is not None:
         dx = run_replay(known.replays, grad, None, None, group_sizes, None, None)
         if dx is not None:

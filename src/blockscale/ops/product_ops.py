@@ -6,7 +6,8 @@ nothing.
 Compiled programs run these ops, at every product. So their kernels are registered with the
 dispatcher itself: `torch.library.custom_op` wraps a kernel in layers of Python that cost four times
 what the dispatcher does, and that import torch's compiler at the first call, which takes as long as
-importing torch.
+importing torch. Where the extension of replays is there, calls that nobody watches do not reach the
+dispatcher at all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.library import Library, register_autograd, register_fake
 
 from blockscale.ops.arguments import BIAS, SCHEMA, X, call_of, tensors_in
-from blockscale.ops.by_address import run_arguments, run_input_grad
+from blockscale.ops.by_address import run_arguments, run_input_grad, skip_to_kernel
 from blockscale.ops.dispatcher import (
     can_skip_dispatcher,
     has_gradients,
@@ -105,6 +106,7 @@ class OpLibrary:
         op = self.define(name, SCHEMA, _product, _fake_product)
         if not self.differentiate(name, op, _product, _differentiable_product):
             register_autograd(op, _gradients, setup_context=_save, lib=self._library)
+        skip_to_kernel(op, _product)
         return op
 
     def define_input_grad(self) -> Any:

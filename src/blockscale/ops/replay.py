@@ -34,6 +34,31 @@ run_replay: Callable[..., Tensor | None] | None = (
     None if isinstance(_extension, str) else _extension.run
 )
 
+# (plain tensors) -> where they are in memory and how they lie there; None where C code cannot say.
+bytes_of_places: Callable[[Sequence[Tensor]], bytes | None] | None = (
+    None if isinstance(_extension, str) else _extension.places
+)
+
+
+def skip_dispatcher(op: Any, kernel: Callable[..., Tensor], known: dict[Any, Any]) -> None:
+    """Calls of a product's op that nobody watches go straight to its kernel, or are replayed: those
+    of compiled programs. `known` has replays by (text, n, k, places of the weights)."""
+    if isinstance(_extension, str) or QUESTIONS is None:
+        return
+    names = tuple(argument.name for argument in op._schema.arguments)
+
+    def make(dispatched: Callable[..., Any]) -> Callable[..., Any]:
+        made: Callable[..., Any] = _extension.OpCall(
+            known=known,
+            kernel=kernel,
+            dispatched=dispatched,
+            questions=QUESTIONS,
+            names=names,
+        )
+        return made
+
+    torch_private.replace_op_call(op, make)
+
 
 def keep_replay(
     calls: list[Any],

@@ -19,7 +19,7 @@ import torch
 from blockscale.runtime.environment import replay_override
 from blockscale.runtime.installed import installed_file
 
-_VERSION = 5
+_VERSION = 6
 _NAME, _FILE = "blockscale.runtime._replay", "_replay.abi3.so"
 
 

@@ -9,6 +9,7 @@ and everything has a way without it that is slower and right:
     versions            where changes in place are not counted, no weight counts as unchanged
     below autograd      torch's own kernel of autograd costs four times as much at every call
     skip tracing        torch.compiler.disable costs a microsecond at every call
+    op call             the dispatcher copies an op's arguments to C++ and back, at every call
     sleep               timings of single launches include some of the host's time
     scaled_mm           torch.nn.functional has it too, and makes its output: one more copy. Where
                         there is neither, the kernel that is made of it refuses
@@ -89,6 +90,13 @@ def find_skip_tracing() -> Callable[[CodeType], None] | None:
         return None
     skip = strategy(action, action)
     return lambda code: mark(code, skip)
+
+
+def replace_op_call(op: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Calls of `op` go to what is made of torch's own call of it. Ops are hashed by what they call,
+    so right after its definition."""
+    if hasattr(op, "_op"):
+        op._op = make(op._op)
 
 
 def find_forward_level() -> Callable[[], int]:
