@@ -35,10 +35,22 @@ def test_choices_on_problems_that_nothing_was_fitted_to(judged):
     assert max(regrets) <= 1.14
 
 
-def test_choices_of_gradients_on_problems_that_nothing_was_fitted_to():
-    judged = fit_gemm.read([SWEEPS / "h200_gradient_draw2.jsonl"])
+def test_choices_among_configs_that_split_k_in_clusters():
+    """Its constants were written down before any such config had been timed."""
+    judged = fit_gemm.read([SWEEPS / "h200_dense_draw1.jsonl", SWEEPS / "h200_dense_draw2.jsonl"])
+    assert len(judged) >= 90
+    assert sum(any(config.k_parts > 1 for config in each.times) for each in judged) >= 20
     regrets = [fit_gemm.regret(each) for each in judged]
-    assert len(judged) >= 18
+    assert median(regrets) <= 1.03
+    assert max(regrets) <= 1.1
+
+
+def test_choices_of_gradients_on_problems_that_nothing_was_fitted_to():
+    judged = fit_gemm.read(
+        [SWEEPS / "h200_gradient_draw2.jsonl", SWEEPS / "h200_gradient_draw3.jsonl"]
+    )
+    regrets = [fit_gemm.regret(each) for each in judged]
+    assert len(judged) >= 34
     assert median(regrets) <= 1.03
     assert max(regrets) <= 1.17
 

@@ -7,10 +7,6 @@
 // Tried on an H200, and slower by 1 to 4%: codes and scales loaded one unit ahead; a third set of registers, so that two
 // units queue up; decoding a quarter of the next unit between the products of this one, which the compiler's scheduler
 // undoes in part.
-//
-// Tried, and no faster: three and four warpgroups, with 160 and 112 registers a thread. A unit of NVFP4 took 240 cycles of
-// an SM with 64 rows of x, 330 with 128 and 560 with 256, whatever their number, where the products alone take 128, 256 and
-// 512 and the instructions beside them 100 to 120: sums are read and written in registers while decoding is.
 #pragma once
 #include "gemm/stage_ring.cuh"
 #include "gemm/transposed_tiles.cuh"

@@ -1,6 +1,7 @@
 """How long cuda/kernels/sm90_gemm.cu should take: rounds of tiles, each bound by what is slowest.
 
-Constants are fitted to a stored sweep by bench.fit_gemm and judged on another. Decoding and
+Constants are fitted to a stored sweep by bench.fit_gemm and judged on another, but for `join` and
+`join_sums`, which were estimated and choose better than fitted ones. Decoding and
 multiplying overlap in part, since they share the registers' bandwidth and the power that the GPU
 may take: the cycles of a unit, 64 rows of w by 64 k, are a p-norm of both.
 """
