@@ -3,6 +3,8 @@
 // Each stage has two mbarriers: `full` completes when its bytes have come, `empty` when all warps that read it are done.
 // In a cluster every CTA loads its share of the rows of x and sends it to all CTAs; so a stage is empty when the warps
 // of all CTAs have read theirs.
+//
+// Quantised x comes as codes, at a third mbarrier, and the warps that load it decode it (gemm/coded_x.cuh).
 #pragma once
 #include "gemm/work.cuh"
 #include "ptx/cluster.cuh"
@@ -18,7 +20,7 @@ struct StageRing {
     static constexpr int TURN = Shape::TURN;
 
     u32 shared;    // address of the stages
-    u32 barriers;  // of `full`, then of `empty`
+    u32 barriers;  // of `full`, then of `empty`, then of `raw` where x is codes
     int slot = 0;
     u32 parity = 0;  // of the phase that the barriers of the slot are in
 
@@ -30,6 +32,7 @@ struct StageRing {
 
     BS_DEVICE u32 full(int slot) const { return barriers + 8 * slot; }
     BS_DEVICE u32 empty(int slot) const { return barriers + 8 * (STAGES + slot); }
+    BS_DEVICE u32 raw(int slot) const { return barriers + 8 * (2 * STAGES + slot); }
 
     // A stage holds x, then codes, then scales. Tiles of gate come before those of up.
     BS_DEVICE u32 stage_of(int slot) const { return shared + slot * Shape::STAGE_BYTES; }
@@ -39,7 +42,9 @@ struct StageRing {
     // By one thread, before anybody else in the cluster looks at the barriers.
     BS_DEVICE void initialise() const {
         for (int i = 0; i < STAGES; i++)
-            ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
+            ptx::mbarrier_init(full(i), Shape::X_CODED ? 5 : 1), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
+        if constexpr (Shape::X_CODED)
+            for (int i = 0; i < STAGES; i++) ptx::mbarrier_init(raw(i), 1);
         ptx::mbarrier_init_fence();
     }
 
@@ -58,14 +63,26 @@ struct StageRing {
         ptx::mbarrier_arrive_expect_tx(barrier,
                                        Shape::X_BYTES + Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
         if constexpr (Shape::TRANSPOSED) return load_transposed(a, tile, k_tile, barrier, stage);
-        const int first_tile = tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
+        const int first = first_tile(a, tile);
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++) {
-            ptx::tma::load(codes_in(stage) + i * (BRANCH_TILES * Shape::CODE_BYTES), a.code_map[i], 0, k_tile,
-                           first_tile, barrier);
-            ptx::tma::load(scales_in(stage) + i * (BRANCH_TILES * Shape::SCALE_BYTES), a.scale_map[i], 0,
-                           64 * k_tile / (8 * Shape::Format::BLOCK), first_tile, barrier);
+            load_codes(a, first, k_tile, i, barrier, stage);
+            load_scales(a, first, k_tile, i, barrier, stage);
         }
+    }
+
+    static BS_DEVICE int first_tile(const typename Shape::Arguments& a, const OutputTile& tile) {
+        return tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
+    }
+    static BS_DEVICE void load_codes(const typename Shape::Arguments& a, int first, int k_tile, int branch, u32 barrier,
+                                     u32 stage) {
+        ptx::tma::load(codes_in(stage) + branch * (BRANCH_TILES * Shape::CODE_BYTES), a.code_map[branch], 0, k_tile, first,
+                       barrier);
+    }
+    static BS_DEVICE void load_scales(const typename Shape::Arguments& a, int first, int k_tile, int branch, u32 barrier,
+                                      u32 stage) {
+        ptx::tma::load(scales_in(stage) + branch * (BRANCH_TILES * Shape::SCALE_BYTES), a.scale_map[branch], 0,
+                       64 * k_tile / (8 * Shape::Format::BLOCK), first, barrier);
     }
 
     // Rows of w are counted within a group: what is beyond its last one becomes zero.

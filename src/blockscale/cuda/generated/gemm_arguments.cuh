@@ -133,3 +133,70 @@ static_assert(BS_OFFSET_OF(WgmmaArguments, split) == 852, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 856, "");
 
 }  // namespace bs::gemm
+
+namespace bs::gemm {
+
+// Of those that decode x: `x_map` is of its codes.
+struct alignas(64) CodedXArguments {
+    TensorMap x_map;
+    TensorMap code_map[2];
+    TensorMap scale_map[2];
+    int m;
+    int n;
+    int k;
+    int weights_unchanged;  // no kernel that may still run writes the weights
+    int bias_dtype;
+    int out_dtype;
+    void* out;  // [rows, n]
+    long long out_stride;  // elements from one row to the next
+    const void* x;  // [rows, k]
+    long long x_stride;  // elements, or bytes of codes, from one row to the next
+    const float* x_scale;  // one per row, or null
+    Weight weight[2];  // gate and up, or one
+    int groups;
+    int sizes_are_64_bits;
+    int activation;
+    float alpha;
+    float limit;
+    const u8* x_block_scale;  // where x is codes
+    long long x_block_stride;
+    const void* group_sizes;
+    float* partial;  // sums of parts of tiles
+    u32* arrivals;  // flags, zero between launches
+    int band;  // tiles of x whose rows stay in the L2 cache
+    int split;  // whether tiles that fill no round are split along k
+    u8 end[40];
+    TensorMap x_scale_map;  // of block scales
+};
+static_assert(sizeof(CodedXArguments) == 1024, "as ctypes has it");
+static_assert(BS_OFFSET_OF(CodedXArguments, x_map) == 0, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, code_map) == 128, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, scale_map) == 384, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, m) == 640, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, n) == 644, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, k) == 648, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, weights_unchanged) == 652, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, bias_dtype) == 656, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, out_dtype) == 660, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, out) == 664, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, out_stride) == 672, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, x) == 680, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, x_stride) == 688, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, x_scale) == 696, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, weight) == 704, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, groups) == 784, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, sizes_are_64_bits) == 788, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, activation) == 792, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, alpha) == 796, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, limit) == 800, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, x_block_scale) == 808, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, x_block_stride) == 816, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, group_sizes) == 824, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, partial) == 832, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, arrivals) == 840, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, band) == 848, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, split) == 852, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, end) == 856, "");
+static_assert(BS_OFFSET_OF(CodedXArguments, x_scale_map) == 896, "");
+
+}  // namespace bs::gemm

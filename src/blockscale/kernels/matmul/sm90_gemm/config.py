@@ -24,6 +24,7 @@ class Config(BaseConfig):
     split: bool = False  # stream-K: tiles that fill no round of the clusters are split along k
     transposed: bool = False  # sums run over rows of w: n of a problem counts its columns
     k_parts: int = 1  # CTAs of a cluster that share the k of one tile
+    decodes_x: bool = False  # the kernel takes codes of quantised x
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.weight_rows} x {TILE_K}"
@@ -40,6 +41,8 @@ class Config(BaseConfig):
             parts.append("stream-K")
         if self.transposed:
             parts.append("w transposed in registers")
+        if self.decodes_x:
+            parts.append("x decoded by the producer")
         return ", ".join(parts)
 
     @property
@@ -55,6 +58,10 @@ class Config(BaseConfig):
     def weight_rows(self) -> int:
         """That a CTA takes, of gate and up together."""
         return 64 * self.tiles_per_warp * self.warpgroups
+
+    def x_bytes(self, problem: Problem) -> float:
+        """That the kernel reads of a value of x."""
+        return problem.x_kind.format.bits_per_value / 8 if self.decodes_x else 2
 
     def turn_k(self, format: Format) -> int:
         """Along k, that the mainloop unrolls: where scales stand together, or two stages."""
@@ -98,7 +105,7 @@ class Config(BaseConfig):
         Of the clusters that run at once, `band` have different rows of x for each rows of w: the
         bytes that they read together are fewest where both sides of that rectangle are as long.
         """
-        x_bytes = 2 * self.tile_m
+        x_bytes = self.x_bytes(problem) * self.tile_m
         w_bytes = self.cluster * self.weight_rows * problem.w_kind.format.bits_per_value / 8
         wanted = round(sqrt(problem.device.sms / self.cluster * w_bytes / x_bytes))
         return max(1, min(wanted, ceil(problem.m / self.tile_m)))
