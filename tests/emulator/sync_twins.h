@@ -96,14 +96,6 @@ void mbarrier_arrive_expect_tx(u32 barrier, int bytes) {
     machine->maybe_switch();
 }
 
-void mbarrier_test(u32& complete, u32 barrier, u32 parity) {
-    Mbarrier& at = mbarrier_at(barrier, "mbarrier.test_wait");
-    BS_REQUIRE(&at.cta == machine->current->cta, "mbarrier.test_wait in another CTA");
-    machine->maybe_switch();
-    complete = (at.phase & 1) != (parity & 1);
-    if (complete) at.completed.teach(machine->current->clock);
-}
-
 void mbarrier_wait(u32 barrier, u32 parity) {
     Mbarrier& at = mbarrier_at(barrier, "mbarrier.try_wait");
     BS_REQUIRE(&at.cta == machine->current->cta, "mbarrier.try_wait in another CTA");

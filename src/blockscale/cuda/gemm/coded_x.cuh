@@ -1,108 +1,38 @@
-// Quantised x, decoded by the warpgroup that brings the operands of a tiled GEMM.
+// Quantised x, decoded by warps beside the one that brings the operands of a tiled GEMM.
 //
-// TMA copies codes and block scales of x as they lie in memory; `raw` of a slot completes when they have come. Four warps
+// TMA copies codes and block scales of x as they lie in memory; `raw` of a slot completes when they have come. Three warps
 // then decode them to bfloat16 and store the panel that wgmma reads, as TMA would have left it. `full` of the slot
-// completes when the weights have come and all four warps have stored.
+// completes when the weights have come and all three warps have stored. The warp that issues copies does not decode: where
+// four warps did both, a stage took 1,500 cycles of an H200 more.
 //
-// Order. Of the four copies of a stage each warp issues one, since issuing takes time. A warp loads whatever finds an
-// empty slot before it decodes the next stage, and waits for a slot only if nothing is left to decode. Slots are empty
-// for codes as they are for the panel: warps that multiply release them after the codes have been read.
+// Codes lie at the end of the panel that they are decoded to. Rows are decoded from the first to the last, so a row covers
+// codes of rows up to itself alone; all warps have read the codes of some rows before any of them stores these.
 #pragma once
 #include "decode/rows.cuh"
-#include "gemm/ring_turn.cuh"
 #include "gemm/stage_ring.cuh"
-#include "ptx/elect.cuh"
 
 namespace bs::gemm {
-
-// The stages of this CTA, one after the other.
-template <class Shape>
-struct StageCursor {
-    const TileOrder<Shape>& order;
-    Work<Shape> work;
-    RingTurn<Shape::STAGES> turn;
-    Segment segment{};
-    OutputTile tile{};
-    int k_tile = 0;
-    bool more = false;
-
-    BS_DEVICE StageCursor(const TileOrder<Shape>& order) : order(order), work(order) { take(); }
-
-    BS_DEVICE void take() {
-        do more = work.take(segment);
-        while (more && segment.first == segment.end);
-        if (!more) return;
-        tile = order.at(segment.tile, 0);
-        k_tile = segment.first * Shape::TURN;
-    }
-
-    BS_DEVICE void step_on() {
-        turn.step_on();
-        if (++k_tile == segment.end * Shape::TURN) take();
-    }
-};
 
 template <class Shape>
 struct CodedX : StageRing<Shape> {
     using Ring = StageRing<Shape>;
-    using Ring::empty, Ring::full, Ring::raw, Ring::stage_of, Ring::BRANCHES, Ring::BRANCH_TILES;
-    using Arguments = typename Shape::Arguments;
+    using Ring::full, Ring::raw, Ring::raw_in, Ring::raw_scales_in, Ring::slot, Ring::parity;
     using X = typename Shape::X;
     using Format = typename Shape::XFormat;
     using Decoder = decode::RowDecoder<X, Format::ELEMENT, Format::BITS>;
     using Lift = gemm::Lift<X, Format, true>;
 
-    // A lane takes 16 values of a row at a time: of one block.
-    static constexpr int VALUES = 16, LANES = 64 / VALUES, ROWS = 128 / LANES, TURNS = Shape::TILE_M / ROWS;
-    static constexpr int WORDS = VALUES * Format::BITS / 32, ROW_BYTES = 8 * Format::BITS;  // codes of a lane, of a row
-    static constexpr int BATCH = 4;  // rows of a lane whose scales are decoded together
+    // A lane takes 16 values of a row at a time: of one block. A warp takes every third unit of eight rows.
+    static constexpr int VALUES = 16, LANES = 64 / VALUES, ROWS = 32 / LANES, UNITS = Shape::TILE_M / ROWS;
+    static constexpr int WARPS = Shape::X_WARPS, TURNS = (UNITS + WARPS - 1) / WARPS;
+    static constexpr int WORDS = VALUES * Format::BITS / 32;
+    static constexpr int BATCH = 4;    // units of a warp whose scales are decoded together
+    static constexpr int BARRIER = 4;  // of these warps; warpgroups that multiply have those before
     static_assert(Format::BLOCK % VALUES == 0, "a lane has one scale of a row");
 
-    BS_DEVICE CodedX(const Ring& ring) : Ring(ring) {}
+    int warp, lane;
 
-    static BS_DEVICE int thread() { return threadIdx.x - Shape::CONSUMERS; }
-
-    // Where x is in its stage: codes, then 16 bytes of scales of each row.
-    static BS_DEVICE u32 raw_in(u32 stage) { return Ring::scales_in(stage) + Shape::CTA_TILES * Shape::SCALE_BYTES; }
-    static BS_DEVICE u32 raw_scales_in(u32 stage) { return raw_in(stage) + Shape::TILE_M * ROW_BYTES; }
-
-    // A warp's share, by one lane. What is beyond k, the last tile of w or the last row of x becomes zero.
-    BS_DEVICE void load(const Arguments& a, const StageCursor<Shape>& at) const {
-        const int slot = at.turn.slot, k_tile = at.k_tile, first_scale = 64 * k_tile / Format::BLOCK;
-        const int first = Ring::first_tile(a, at.tile);
-        const u32 stage = stage_of(slot);
-        switch (thread() / 32) {
-            case 0:
-                ptx::mbarrier_arrive_expect_tx(full(slot), Shape::CTA_TILES * (Shape::CODE_BYTES + Shape::SCALE_BYTES));
-#pragma unroll
-                for (int i = 0; i < BRANCHES; i++) Ring::load_codes(a, first, k_tile, i, full(slot), stage);
-                break;
-            case 1:
-#pragma unroll
-                for (int i = 0; i < BRANCHES; i++) Ring::load_scales(a, first, k_tile, i, full(slot), stage);
-                break;
-            case 2:
-                ptx::mbarrier_arrive_expect_tx(raw(slot), Shape::TILE_M * (ROW_BYTES + 16));
-                ptx::tma::load(raw_in(stage), a.x_map, ROW_BYTES * k_tile, at.tile.row, raw(slot));
-                break;
-            default:
-                ptx::tma::load(raw_scales_in(stage), a.x_scale_map, first_scale / 16 * 16, at.tile.row, raw(slot));
-        }
-    }
-
-    // By one lane: whatever finds a slot; of `ahead` stages that are loaded and not decoded at least one.
-    BS_DEVICE void load_ahead(const Arguments& a, StageCursor<Shape>& loads, int& ahead) const {
-        while (loads.more) {
-            const u32 barrier = empty(loads.turn.slot), parity = loads.turn.parity ^ 1;  // the first time at once
-            if (ahead == 0)
-                ptx::mbarrier_wait(barrier, parity);
-            else if (!ptx::mbarrier_test(barrier, parity))
-                break;
-            load(a, loads);
-            loads.step_on();
-            ahead++;
-        }
-    }
+    BS_DEVICE CodedX(const Ring& ring) : Ring(ring), warp(threadIdx.x / 32 % 4 - 1), lane(threadIdx.x % 32) {}
 
     // Scale `byte` of four words, as pairs; those of E2M1 make up for what its bits lack, where there is room.
     static constexpr bool LIFTS_SCALES = Lift::UNLIFTED && !Lift::MAY_EXCEED;
@@ -123,55 +53,55 @@ struct CodedX : StageRing<Shape> {
         return X::times(pair, scale);
     }
 
-    // Rows of this lane, from the FIRST-th on: all loads come first. Eight lanes that store at a time reach all banks.
+    // Whether the warp has a unit in this turn.
+    BS_DEVICE bool has(int turn) const { return WARPS * (turn + 1) <= UNITS || WARPS * turn + warp < UNITS; }
+
+    // Units of this warp, from the FIRST-th on: all loads come first. Eight lanes that store at a time reach all banks.
     template <int FIRST>
-    static BS_DEVICE void decode_batch(u32 codes, u32 scales, int byte, u32 to) {
-        constexpr int COUNT = TURNS - FIRST < BATCH ? TURNS - FIRST : BATCH;
+    BS_DEVICE void decode_batch(u32 codes, u32 scales, int byte, u32 to) const {
+        constexpr int COUNT = TURNS - FIRST < BATCH ? TURNS - FIRST : BATCH, BELOW = ROWS * WARPS;  // rows of a turn
         u32 words[COUNT][WORDS], scale_words[BATCH][1] = {}, pairs[BATCH];
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            ptx::load_shared(scale_words[i], scales + 16 * ROWS * (FIRST + i));
-            ptx::load_shared(words[i], codes + ROW_BYTES * ROWS * (FIRST + i));
+            if (!has(FIRST + i)) break;
+            ptx::load_shared(scale_words[i], scales + 16 * BELOW * (FIRST + i));
+            ptx::load_shared(words[i], codes + Ring::RAW_ROW * BELOW * (FIRST + i));
         }
         decode_scales(pairs, scale_words, byte);
+        ptx::bar_sync(BARRIER, 32 * WARPS);  // all codes that these rows will cover have been read
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
+            if (!has(FIRST + i)) break;
             u32 d[VALUES / 2];
 #pragma unroll
             for (int j = 0; j < VALUES / 2; j++) d[j] = scaled(Decoder::pair(words[i], j), pairs[i]);
-            constexpr int BELOW = 128 * ROWS;
-            ptx::store_shared(to + BELOW * (FIRST + i), d[0], d[1], d[2], d[3]);
-            ptx::store_shared((to ^ 16) + BELOW * (FIRST + i), d[4], d[5], d[6], d[7]);
+            const u32 below = 128 * BELOW * (FIRST + i);
+            ptx::store_shared(to + below, d[0], d[1], d[2], d[3]);
+            ptx::store_shared((to ^ 16) + below, d[4], d[5], d[6], d[7]);
         }
         if constexpr (FIRST + BATCH < TURNS) decode_batch<FIRST + BATCH>(codes, scales, byte, to);
     }
 
-    static BS_DEVICE void decode(u32 stage, int k_tile) {
-        const int part = thread() % LANES, row = thread() / LANES;
+    BS_DEVICE void decode(u32 stage, int k_tile) const {
+        const int part = lane % LANES, row = ROWS * warp + lane / LANES;
         const int scale = (64 * k_tile + VALUES * part) / Format::BLOCK % 16;
-        const u32 codes = raw_in(stage) + 4 * WORDS * thread(), scales = raw_scales_in(stage) + 16 * row + scale / 4 * 4;
+        const u32 codes = raw_in(stage) + Ring::RAW_ROW * row + 4 * WORDS * part;
+        const u32 scales = raw_scales_in(stage) + 16 * row + scale / 4 * 4;
         decode_batch<0>(codes, scales, scale % 4, stage + 128 * row + 16 * (2 * part ^ row % 8));
     }
 
-    // By all warps: everything that this CTA multiplies.
-    BS_DEVICE void produce(const Arguments& a, const TileOrder<Shape>& order) {
-        const bool loads_weights = thread() < 64;
-        if (!(loads_weights && a.weights_unchanged)) ptx::wait_for_prerequisites();
-        StageCursor<Shape> loads(order);
+    // Everything that this CTA multiplies.
+    BS_DEVICE void run(const TileOrder<Shape>& order) {
         Work<Shape> work(order);
-        RingTurn<Shape::STAGES> turn;
-        int ahead = 0;
         for (Segment segment; work.take(segment);)
 #pragma unroll 1
             for (int k_tile = segment.first * Shape::TURN; k_tile < segment.end * Shape::TURN; k_tile++) {
-                if (ptx::elect_one()) load_ahead(a, loads, ahead);
-                __syncwarp();
-                ptx::mbarrier_wait(raw(turn.slot), turn.parity);
-                decode(stage_of(turn.slot), k_tile);
+                ptx::mbarrier_wait(raw(slot), parity);
+                decode(this->stage_of(slot), k_tile);
                 ptx::tma::fence_after_stores();
                 __syncwarp();
-                if (ptx::elect_one()) ptx::mbarrier_arrive(full(turn.slot)), ahead--;
-                turn.step_on();
+                if (lane == 0) ptx::mbarrier_arrive(full(slot));
+                this->step_on();
             }
     }
 };

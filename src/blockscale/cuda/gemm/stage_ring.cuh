@@ -4,7 +4,7 @@
 // In a cluster every CTA loads its share of the rows of x and sends it to all CTAs; so a stage is empty when the warps
 // of all CTAs have read theirs.
 //
-// Quantised x comes as codes, at a third mbarrier, and the warps that load it decode it (gemm/coded_x.cuh).
+// Quantised x comes as codes, at a third mbarrier, and other warps decode it (gemm/coded_x.cuh).
 #pragma once
 #include "gemm/work.cuh"
 #include "ptx/cluster.cuh"
@@ -39,10 +39,15 @@ struct StageRing {
     static BS_DEVICE u32 codes_in(u32 stage) { return stage + Shape::X_BYTES; }
     static BS_DEVICE u32 scales_in(u32 stage) { return codes_in(stage) + Shape::CTA_TILES * Shape::CODE_BYTES; }
 
+    // Codes of x at the end of its panel; 16 bytes of scales of each row behind the scales of weights.
+    static constexpr int RAW_ROW = Shape::X_ROW_BYTES;
+    static BS_DEVICE u32 raw_in(u32 stage) { return stage + Shape::X_BYTES - Shape::TILE_M * RAW_ROW; }
+    static BS_DEVICE u32 raw_scales_in(u32 stage) { return scales_in(stage) + Shape::CTA_TILES * Shape::SCALE_BYTES; }
+
     // By one thread, before anybody else in the cluster looks at the barriers.
     BS_DEVICE void initialise() const {
         for (int i = 0; i < STAGES; i++)
-            ptx::mbarrier_init(full(i), Shape::X_CODED ? 5 : 1), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
+            ptx::mbarrier_init(full(i), 1 + Shape::X_WARPS), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
         if constexpr (Shape::X_CODED)
             for (int i = 0; i < STAGES; i++) ptx::mbarrier_init(raw(i), 1);
         ptx::mbarrier_init_fence();
@@ -61,28 +66,16 @@ struct StageRing {
     BS_DEVICE void load_weights(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int slot) const {
         const u32 barrier = full(slot), stage = stage_of(slot);
         ptx::mbarrier_arrive_expect_tx(barrier,
-                                       Shape::X_BYTES + Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
+                                       (Shape::X_CODED ? 0 : Shape::X_BYTES) + Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
         if constexpr (Shape::TRANSPOSED) return load_transposed(a, tile, k_tile, barrier, stage);
-        const int first = first_tile(a, tile);
+        const int first_tile = tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
 #pragma unroll
         for (int i = 0; i < BRANCHES; i++) {
-            load_codes(a, first, k_tile, i, barrier, stage);
-            load_scales(a, first, k_tile, i, barrier, stage);
+            ptx::tma::load(codes_in(stage) + i * (BRANCH_TILES * Shape::CODE_BYTES), a.code_map[i], 0, k_tile,
+                           first_tile, barrier);
+            ptx::tma::load(scales_in(stage) + i * (BRANCH_TILES * Shape::SCALE_BYTES), a.scale_map[i], 0,
+                           64 * k_tile / (8 * Shape::Format::BLOCK), first_tile, barrier);
         }
-    }
-
-    static BS_DEVICE int first_tile(const typename Shape::Arguments& a, const OutputTile& tile) {
-        return tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
-    }
-    static BS_DEVICE void load_codes(const typename Shape::Arguments& a, int first, int k_tile, int branch, u32 barrier,
-                                     u32 stage) {
-        ptx::tma::load(codes_in(stage) + branch * (BRANCH_TILES * Shape::CODE_BYTES), a.code_map[branch], 0, k_tile, first,
-                       barrier);
-    }
-    static BS_DEVICE void load_scales(const typename Shape::Arguments& a, int first, int k_tile, int branch, u32 barrier,
-                                      u32 stage) {
-        ptx::tma::load(scales_in(stage) + branch * (BRANCH_TILES * Shape::SCALE_BYTES), a.scale_map[branch], 0,
-                       64 * k_tile / (8 * Shape::Format::BLOCK), first, barrier);
     }
 
     // Rows of w are counted within a group: what is beyond its last one becomes zero.
@@ -94,12 +87,21 @@ struct StageRing {
     }
 
     BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int rank) const {
+        if constexpr (Shape::X_CODED) return load_coded(a, tile, k_tile);
         constexpr int ROWS = Shape::TILE_M / CLUSTER;  // that this CTA loads
         const u32 to = stage_of(slot) + rank * ROWS * 128;
         if constexpr (CLUSTER == 1)
             ptx::tma::load(to, a.x_map, 64 * k_tile, tile.row, full(slot));
         else
             ptx::tma::load_multicast(to, a.x_map, 64 * k_tile, tile.row + rank * ROWS, full(slot), (1 << CLUSTER) - 1);
+    }
+
+    // Scales by the 16 bytes, of more than this stage.
+    BS_DEVICE void load_coded(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile) const {
+        const u32 stage = stage_of(slot);
+        ptx::mbarrier_arrive_expect_tx(raw(slot), Shape::TILE_M * (RAW_ROW + 16));
+        ptx::tma::load(raw_in(stage), a.x_map, RAW_ROW * k_tile, tile.row, raw(slot));
+        ptx::tma::load(raw_scales_in(stage), a.x_scale_map, 64 * k_tile / Shape::X_BLOCK / 16 * 16, tile.row, raw(slot));
     }
 
     // All that this CTA multiplies, by one thread. Weights that nobody writes need not wait for the kernel before: those

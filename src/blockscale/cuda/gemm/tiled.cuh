@@ -9,7 +9,7 @@
 // Work. A CTA has WARPGROUPS warpgroups that decode and multiply, and one more, of which one thread brings operands by
 // TMA. CTAs are persistent: each takes output tiles, or parts of them along k, as gemm/work.cuh says, and while it stores
 // a tile, the operands of the next one come. CTAs of a cluster share rows of x, or the k of one tile. Parts of a tile are
-// added in a fixed order: the same call gives the same bits. Where x is quantised, all warps of the warpgroup that brings
+// added in a fixed order: the same call gives the same bits. Where x is quantised, other warps of the warpgroup that brings
 // it may decode it (gemm/coded_x.cuh).
 //
 // The same with w transposed, for gradients of x (gemm/transposed_tiles.cuh): sums over rows of w, and columns of w are
@@ -76,10 +76,9 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     const TileOrder<Shape> order(a, starts);
     if (threadIdx.x >= Shape::CONSUMERS) {
         if constexpr (Shape::WARPGROUPS > 1) ptx::keep_registers<Shape::PRODUCER_REGISTERS>();
+        if (threadIdx.x == Shape::CONSUMERS) ring.produce(a, order, rank);
         if constexpr (Shape::X_CODED)
-            CodedX<Shape>(ring).produce(a, order);
-        else if (threadIdx.x == Shape::CONSUMERS)
-            ring.produce(a, order, rank);
+            if (threadIdx.x >= Shape::CONSUMERS + 32) CodedX<Shape>(ring).run(order);
         __syncwarp();
         if constexpr (Shape::PARTS > 1) ClusterSums<Shape>::stand_by();
     } else {

@@ -28,6 +28,16 @@ struct LiftOfBoth : Weights {
 template <class Weights, class X>
 struct LiftOfBoth<Weights, X, void> : Weights {};
 
+// Of x: bytes of codes of a row in a stage of 64 k, and values that share a scale.
+template <class XFormat>
+struct CodesOf {
+    static constexpr int ROW_BYTES = 8 * XFormat::BITS, BLOCK = XFormat::BLOCK;
+};
+template <>
+struct CodesOf<void> {
+    static constexpr int ROW_BYTES = 0, BLOCK = 1;
+};
+
 template <class CONFIG, class FORMAT>
 struct TiledShape : CONFIG {
     using Config = CONFIG;
@@ -35,6 +45,8 @@ struct TiledShape : CONFIG {
     using X = typename Config::X;
     using XFormat = typename Config::XFormat;
     static constexpr bool X_CODED = !Same<XFormat, void>::VALUE;
+    static constexpr int X_WARPS = X_CODED ? 3 : 0;  // that decode x
+    static constexpr int X_ROW_BYTES = CodesOf<XFormat>::ROW_BYTES, X_BLOCK = CodesOf<XFormat>::BLOCK;
     using Arguments = typename Either<X_CODED, CodedXArguments, WgmmaArguments>::Type;
     using Lift = LiftOfBoth<gemm::Lift<X, Format, true>, X, XFormat>;
     using Decoder = decode::Decoder<X, Format::ELEMENT, Format::BITS, Format::SYMMETRIC>;

@@ -27,7 +27,6 @@ void mbarrier_init(u32 barrier, int arrivals);
 void mbarrier_init_fence();
 void mbarrier_arrive(u32 barrier);
 void mbarrier_arrive_expect_tx(u32 barrier, int bytes);
-void mbarrier_test(u32& complete, u32 barrier, u32 parity);
 void mbarrier_wait(u32 barrier, u32 parity);
 void fence_proxy_async();
 void cp_async(u32 to, const void* from, int size, int present);

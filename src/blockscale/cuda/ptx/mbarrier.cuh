@@ -32,17 +32,6 @@ BS_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, int bytes) {
            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Whether the phase of this parity has completed; waits for nothing.
-BS_DEVICE bool mbarrier_test(u32 barrier, u32 parity) {
-    u32 complete = 0;
-    BS_PTX(mbarrier_test(complete, barrier, parity),
-           "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-           : "=r"(complete)
-           : "r"(barrier), "r"(parity)
-           : "memory");
-    return complete != 0;
-}
-
 // Until the phase of this parity has completed: the first phase has parity 0.
 BS_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
     u32 complete = 1;  // the host's twin waits by itself

@@ -105,7 +105,7 @@ class Config(BaseConfig):
         Of the clusters that run at once, `band` have different rows of x for each rows of w: the
         bytes that they read together are fewest where both sides of that rectangle are as long.
         """
-        x_bytes = self.x_bytes(problem) * self.tile_m
+        x_bytes = 2 * self.tile_m
         w_bytes = self.cluster * self.weight_rows * problem.w_kind.format.bits_per_value / 8
         wanted = round(sqrt(problem.device.sms / self.cluster * w_bytes / x_bytes))
         return max(1, min(wanted, ceil(problem.m / self.tile_m)))

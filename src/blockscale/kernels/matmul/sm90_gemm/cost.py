@@ -22,9 +22,9 @@ from blockscale.problem import Problem
 _START = 2.5
 _DRAM = 0.85  # of the data sheet's rate
 
-# Cycles in which the producer decodes 64 k of a row of quantised x, beside the decoding of weights;
-# predicted from instructions, no sweep has it yet.
-_DECODE_X = 1.6
+# Cycles in which the producer decodes 64 k of a row of quantised x, beside the decoding of weights:
+# from a slower way to share the work out, so that nothing is chosen before a sweep has it.
+_DECODE_X = 12.0
 
 
 @dataclass(frozen=True)

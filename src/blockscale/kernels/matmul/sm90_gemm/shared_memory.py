@@ -2,8 +2,8 @@
 
     stages of x, codes and scales | decoded scales | staging of results | starts of ragged groups
 
-Quantised x that the kernel decodes lies in its stage twice: as wgmma reads it, and, behind the
-scales of weights, as codes and block scales.
+Quantised x that the kernel decodes comes as codes, to where its numbers will be, and as block
+scales, behind those of weights.
 
 The numbers enter a build as defines.
 """
@@ -54,7 +54,7 @@ def shared_memory(
         scaled = groups * TILE_K // 16
     stage = x + tiles * codes + scaled * scales
     if coded is not None:
-        stage += config.tile_m * (TILE_K * coded.element.bits // 8 + X_SCALE_BYTES)
+        stage += config.tile_m * X_SCALE_BYTES
     wide = out == "float32"
     row = 4 * (_STAGED_COLUMNS + _PADDING) if wide else 2 * _STAGED_COLUMNS
     return SharedMemory(
