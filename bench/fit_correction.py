@@ -22,7 +22,7 @@ from blockscale.kernels.matmul.stream.correction import TABLE, Layer, evaluate, 
 from blockscale.kernels.matmul.stream.cost import cost
 
 _HIDDEN = (32, 16)
-_STEPS = 1200
+_STEPS = 3000
 _RATE, _DECAY = 5e-3, 1.0
 _SOFT = 0.10  # how much slower than the best a config is when it counts half
 _ROBUST = 0.10  # errors beyond count by their size and not by its square
