@@ -17,6 +17,7 @@ from bench.rivals.humming import Humming
 from bench.rivals.memory_read import WAYS, MemoryRead
 from bench.rivals.onnx_runtime import OnnxRuntime
 from bench.rivals.torch_int4 import TorchInt4
+from bench.rivals.torch_kleidiai import TorchKleidiAI
 from bench.rivals.torch_linear import TorchLinear
 
 # One of each size: e3m2 and e5m2 are read and decoded as their siblings are.
@@ -35,6 +36,7 @@ def field(formats: Sequence[bs.Format], threads: int) -> list[Rival]:
         TorchLinear(torch.bfloat16),
         TorchLinear(torch.float32),
         TorchInt4(),
+        TorchKleidiAI(),
         Bitsandbytes(),
         OnnxRuntime(int8=False, threads=threads),
         OnnxRuntime(int8=True, threads=threads),
