@@ -10,9 +10,9 @@ namespace blockscale {
 
 constexpr int ABI_VERSION = 8;
 
-// Instruction sets, each including the ones before it of its line: AVX2 to AMX on x86, NEON to I8MM on ARM. SCALAR is
+// Instruction sets, each including the ones before it of its line: AVX2 to AMX on x86, NEON to BF16 on ARM. SCALAR is
 // portable code, for x86 without AVX2 and for all other machines.
-enum Isa : int32_t { SCALAR = 0, AVX2 = 1, AVX512 = 2, AMX = 3, NEON = 4, DOTPROD = 5, I8MM = 6 };
+enum Isa : int32_t { SCALAR = 0, AVX2 = 1, AVX512 = 2, AMX = 3, NEON = 4, DOTPROD = 5, I8MM = 6, BF16 = 7 };
 
 enum Dtype : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3 };
 

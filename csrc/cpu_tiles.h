@@ -49,6 +49,18 @@ constexpr Piece piece(int bits, int pair, int index) {
   return {word, base + from % spare, to - from, from - first};
 }
 
+// Columns four at a time, a group, with a code in each of four bytes of a row: words of codes that fill whole bytes have
+// them so, shifted down by a code for each next group; others are put together of two pairs.
+constexpr int GROUPS = CHUNK / 4;  // of a chunk
+constexpr bool in_whole_bytes(int bits) { return 8 % bits == 0; }
+
+// The column of a chunk whose code is byte `at` of a group. Columns 0 to 15 are those of groups 0 to 3.
+constexpr int column_of(int bits, int group, int at) {
+  if (!in_whole_bytes(bits)) return 2 * (2 * group + at % 2) + at / 2;
+  const int steps = 8 / bits, word = group / steps, step = group % steps;
+  return 2 * (word * 2 * steps + at % 2 * steps + step) + at / 2;
+}
+
 constexpr int64_t tiles(int64_t n) { return (n + ROWS - 1) / ROWS; }
 constexpr int64_t chunks(int64_t k) { return (k + CHUNK - 1) / CHUNK; }
 constexpr int64_t tile_words(int64_t k, int bits) { return chunks(k) * bits * ROWS; }

@@ -153,4 +153,13 @@ EXPORT int64_t bs_int8(const Matmul* call) {
 EXPORT int64_t bs_amx(const Matmul* call) {
   return bytes_refused([&] { multiply_by_amx(*call); });
 }
+#elif defined(__aarch64__)
+EXPORT int64_t bs_bfmmla(const Matmul* call) {
+  return bytes_refused([&] {
+    const BfmmlaRows x(*call);
+    for_each_tile(*call, 1, 0, [&](int64_t group, int64_t tile, uint8_t*) {
+      bf16::bfmmla(*call, x.of(group), group, tile);
+    });
+  });
+}
 #endif

@@ -78,13 +78,14 @@ bool has_vnni() {
 namespace {
 
 struct Claims {
-  bool dotprod, i8mm;
+  bool dotprod, i8mm, bf16;
 };
 
 #if defined(__linux__)
 Claims claims() {
-  const unsigned long dotprod = 1ul << 20, i8mm = 1ul << 13;  // HWCAP_ASIMDDP, HWCAP2_I8MM
-  return {(getauxval(AT_HWCAP) & dotprod) != 0, (getauxval(AT_HWCAP2) & i8mm) != 0};
+  const unsigned long dotprod = 1ul << 20, i8mm = 1ul << 13, bf16 = 1ul << 14;  // HWCAP_ASIMDDP, HWCAP2_I8MM, _BF16
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  return {(first & dotprod) != 0, (second & i8mm) != 0, (second & bf16) != 0};
 }
 #elif defined(__APPLE__)
 bool has(const char* feature) {
@@ -92,9 +93,11 @@ bool has(const char* feature) {
   size_t size = sizeof value;
   return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
 }
-Claims claims() { return {has("hw.optional.arm.FEAT_DotProd"), has("hw.optional.arm.FEAT_I8MM")}; }
+Claims claims() {
+  return {has("hw.optional.arm.FEAT_DotProd"), has("hw.optional.arm.FEAT_I8MM"), has("hw.optional.arm.FEAT_BF16")};
+}
 #else
-Claims claims() { return {false, false}; }
+Claims claims() { return {false, false, false}; }
 #endif
 
 #if defined(_WIN32)
@@ -114,15 +117,17 @@ bool runs(void (*instruction)()) {
 #endif
 
 // As numbers: this file is compiled for every ARM CPU.
-void sdot() { asm volatile(".inst 0x4e809400" ::: "v0"); }   // sdot v0.4s, v0.16b, v0.16b
-void smmla() { asm volatile(".inst 0x4e80a400" ::: "v0"); }  // smmla v0.4s, v0.16b, v0.16b
+void sdot() { asm volatile(".inst 0x4e809400" ::: "v0"); }    // sdot v0.4s, v0.16b, v0.16b
+void smmla() { asm volatile(".inst 0x4e80a400" ::: "v0"); }   // smmla v0.4s, v0.16b, v0.16b
+void bfmmla() { asm volatile(".inst 0x6e40ec00" ::: "v0"); }  // bfmmla v0.4s, v0.8h, v0.8h
 
 }  // namespace
 
 Isa best_isa() {
   const Claims claimed = claims();
   if (!claimed.dotprod || !runs(sdot)) return NEON;
-  return claimed.i8mm && runs(smmla) ? I8MM : DOTPROD;
+  if (!claimed.i8mm || !runs(smmla)) return DOTPROD;
+  return claimed.bf16 && runs(bfmmla) ? BF16 : I8MM;
 }
 
 #else

@@ -11,16 +11,7 @@
 
 namespace blockscale::ISA_NAMESPACE {
 
-constexpr int GROUPS = cpu_tiles::CHUNK / 4;  // of a chunk
-constexpr bool in_whole_bytes(int bits) { return 8 % bits == 0; }
-
-// The column of a chunk that is `at`-th of a group.
-template <int BITS>
-constexpr int column_of(int group, int at) {
-  if (!in_whole_bytes(BITS)) return 2 * (2 * group + at % 2) + at / 2;
-  const int steps = 8 / BITS, word = group / steps, step = group % steps;
-  return 2 * (word * 2 * steps + at % 2 * steps + step) + at / 2;
-}
+using cpu_tiles::GROUPS;
 
 // Four bytes of four rows, as four rows of each byte.
 ALWAYS_INLINE uint8x16_t rows_together(uint8x16_t words) {
@@ -41,18 +32,23 @@ ALWAYS_INLINE uint16x8_t codes_of_pair(const uint8_t* quad) {
   return codes;
 }
 
+// Which codes of a group lie side by side: a row's four columns, as in the layout, or a column's four rows.
+enum class Order { ROW, COLUMN };
+
 // quad: the first word of the chunk, of the quad's first row.
-template <int BITS, int GROUP>
+template <int BITS, int GROUP, Order ORDER>
 ALWAYS_INLINE uint8x16_t codes_of_group(const uint8_t* quad) {
   const uint8x16_t mask = vdupq_n_u8((1 << BITS) - 1);
-  if constexpr (in_whole_bytes(BITS)) {
+  if constexpr (cpu_tiles::in_whole_bytes(BITS)) {
     constexpr int steps = 8 / BITS, shift = GROUP % steps * BITS;
-    uint8x16_t codes = rows_together(vld1q_u8(quad + 64 * (GROUP / steps)));
+    uint8x16_t codes = vld1q_u8(quad + 64 * (GROUP / steps));
+    if constexpr (ORDER == Order::COLUMN) codes = rows_together(codes);
     if constexpr (shift > 0) codes = vshrq_n_u8(codes, shift);
     return shift + BITS < 8 ? vandq_u8(codes, mask) : codes;
   } else {
     const uint16x8_t first = codes_of_pair<BITS, 2 * GROUP>(quad), second = codes_of_pair<BITS, 2 * GROUP + 1>(quad);
-    return rows_together(vandq_u8(vreinterpretq_u8_u16(vsliq_n_u16(first, second, 8)), mask));
+    const uint8x16_t codes = vandq_u8(vreinterpretq_u8_u16(vsliq_n_u16(first, second, 8)), mask);
+    return ORDER == Order::COLUMN ? rows_together(codes) : codes;
   }
 }
 
@@ -61,6 +57,7 @@ template <int BITS_, int PLANES>
 struct PlaneDecoder {
   static constexpr int BITS = BITS_, REGISTERS = BITS <= 4 ? 1 : 1 << (BITS - 4);
   static constexpr float GAIN = 1;
+  static constexpr bool ALWAYS_PLAIN = true;
   uint8x16_t planes[PLANES][REGISTERS];
 
   explicit PlaneDecoder(const Format& format) {
@@ -72,8 +69,6 @@ struct PlaneDecoder {
     }
   }
 
-  ALWAYS_INLINE bool plain(const uint8_t*) const { return true; }
-
   ALWAYS_INLINE uint8x16_t look_up(int plane, uint8x16_t codes) const {
     const auto& part = planes[plane];
     if constexpr (REGISTERS == 1) return vqtbl1q_u8(part[0], codes);
@@ -84,15 +79,22 @@ struct PlaneDecoder {
   // Four rows of each column of a group.
   template <bool CAREFUL>
   ALWAYS_INLINE void floats(uint8x16_t codes, float32x4_t (&columns)[4]) const {
-    const uint8x16_t high[2] = {look_up(PLANES - 2, codes), look_up(PLANES - 1, codes)};
+    const uint16x8x2_t upper = upper_halves<CAREFUL>(codes);
     uint8x16_t low[2] = {vdupq_n_u8(0), vdupq_n_u8(0)};
     if constexpr (PLANES == 4)
       for (int p = 0; p < 2; ++p) low[p] = look_up(p, codes);
-    const uint16x8_t upper[2] = {zipped<0>(high), zipped<1>(high)}, lower[2] = {zipped<0>(low), zipped<1>(low)};
+    const uint16x8_t lower[2] = {zipped<0>(low), zipped<1>(low)};
     for (int half = 0; half < 2; ++half) {
-      columns[2 * half] = vreinterpretq_f32_u16(vzip1q_u16(lower[half], upper[half]));
-      columns[2 * half + 1] = vreinterpretq_f32_u16(vzip2q_u16(lower[half], upper[half]));
+      columns[2 * half] = vreinterpretq_f32_u16(vzip1q_u16(lower[half], upper.val[half]));
+      columns[2 * half + 1] = vreinterpretq_f32_u16(vzip2q_u16(lower[half], upper.val[half]));
     }
+  }
+
+  // Those of the sixteen float32 values, in order.
+  template <bool CAREFUL>
+  ALWAYS_INLINE uint16x8x2_t upper_halves(uint8x16_t codes) const {
+    const uint8x16_t high[2] = {look_up(PLANES - 2, codes), look_up(PLANES - 1, codes)};
+    return {{zipped<0>(high), zipped<1>(high)}};
   }
 
  private:
@@ -108,15 +110,16 @@ template <int E>
 struct HalfDecoder {
   static constexpr int BITS = 8, SHIFT = E + 3;
   static constexpr float GAIN = E == 4 ? 256 : 1;
+  static constexpr bool ALWAYS_PLAIN = E == 5;
   static constexpr uint8_t NAN_CODE = 0x7f;
 
   explicit HalfDecoder(const Format&) {}
 
-  // Whether no code of the quad's chunk is NaN.
+  // Whether no code of COUNT groups of the quad is NaN.
+  template <int COUNT>
   ALWAYS_INLINE bool plain(const uint8_t* quad) const {
-    if constexpr (E == 5) return true;
     uint8x16_t largest = vdupq_n_u8(0);
-    unrolled<GROUPS>([&](auto g) INLINED {
+    unrolled<COUNT>([&](auto g) INLINED {
       largest = vmaxq_u8(largest, vandq_u8(vld1q_u8(quad + 64 * g), vdupq_n_u8(0x7f)));
     });
     return vmaxvq_u8(largest) != NAN_CODE;
@@ -137,6 +140,17 @@ struct HalfDecoder {
       columns[2 * half] = vcvt_f32_f16(vget_low_f16(halves));
       columns[2 * half + 1] = vcvt_high_f32_f16(halves);
     }
+  }
+
+  // Those of the sixteen float32 values, in order: their lower halves are zero.
+  template <bool CAREFUL>
+  ALWAYS_INLINE uint16x8x2_t upper_halves(uint8x16_t codes) const {
+    float32x4_t quads[4];
+    floats<CAREFUL>(codes, quads);
+    const auto uppers = [&](int first) INLINED {
+      return vuzp2q_u16(vreinterpretq_u16_f32(quads[first]), vreinterpretq_u16_f32(quads[first + 1]));
+    };
+    return {{uppers(0), uppers(2)}};
   }
 };
 
@@ -164,15 +178,26 @@ inline void with_quad_decoder(const Format& format, Work work) {
   }
 }
 
+// work(careful), a constant: whether COUNT groups of some quads need care.
+template <int COUNT, int QUADS_TAKEN, class Decoder, class Work>
+ALWAYS_INLINE void with_care(const Decoder& decode, const uint8_t* quads, const Work& work) {
+  bool plain = true;
+  if constexpr (!Decoder::ALWAYS_PLAIN) {
+    unrolled<QUADS_TAKEN>([&](auto q) INLINED { plain = plain && decode.template plain<COUNT>(quads + 16 * q); });
+    if (!plain) return work(std::true_type());
+  }
+  work(std::false_type());
+}
+
 // visit(column, four rows of it), the column of the chunk as a constant: of COUNT groups from FIRST.
 template <int FIRST, int COUNT, bool CAREFUL, class Decoder, class Visit>
 ALWAYS_INLINE void for_each_column(const Decoder& decode, const uint8_t* quad, const Visit& visit) {
   unrolled<COUNT>([&](auto g) INLINED {
     constexpr int group = FIRST + g;
     float32x4_t columns[4];
-    decode.template floats<CAREFUL>(codes_of_group<Decoder::BITS, group>(quad), columns);
+    decode.template floats<CAREFUL>(codes_of_group<Decoder::BITS, group, Order::COLUMN>(quad), columns);
     unrolled<4>([&](auto at) INLINED {
-      visit(std::integral_constant<int, column_of<Decoder::BITS>(group, at)>(), columns[at]);
+      visit(std::integral_constant<int, cpu_tiles::column_of(Decoder::BITS, group, at)>(), columns[at]);
     });
   });
 }

@@ -6,8 +6,7 @@
 #pragma once
 #include "products/int8_runs.h"
 #include "products/kernels.h"
-#include "products/row_tiles.h"
-#include "products/tile.h"
+#include "products/row_loop.h"
 
 #if defined(__aarch64__)
 #include "products/int8_neon.h"
@@ -28,20 +27,10 @@ template <int BITS, int RUN>
 void int8_group(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
                 int64_t tile) {
   const TileOf at(call, group, tile);
-  const bool gated = call.activation != NONE;
-  const int64_t begin = call.row_begin[group], end = call.row_begin[group + 1];
-  float totals[2][INT8_ROWS * cpu_tiles::ROWS];
-  for (int64_t row = begin; row < end;) {
-    const int rows = tile_rows(end - row, INT8_ROWS);
-    const Int8Rows row_tile = rows_from(x, row - begin, call.k, RUN);
-    with_rows<INT8_ROWS>(rows, [&](auto m) {
-      for (int w = 0; w < 1 + gated; ++w)
-        int8_tile<BITS, decltype(m)::value, RUN>(tables[w], call.format, at.codes(w),
-                                                     at.scales(w), row_tile, call.k, totals[w]);
-    });
-    at.finish(row, end, rows, totals[0], gated ? totals[1] : nullptr);
-    row += rows;
-  }
+  for_each_row_tile<INT8_ROWS>(at, [&](auto m, int which, int64_t row, float* totals) {
+    int8_tile<BITS, decltype(m)::value, RUN>(tables[which], call.format, at.codes(which), at.scales(which),
+                                             rows_from(x, row, call.k, RUN), call.k, totals);
+  });
 }
 
 // x: the group's rows. tables: of gate and up.

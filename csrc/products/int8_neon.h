@@ -1,15 +1,24 @@
-// A row tile of int8 x by a tile of a weight on ARM: four rows of the weight to a register, a quad.
+// A row tile of int8 x by a tile of a weight on ARM, by the mainloop of runs_neon.h.
 //
-// A register holds four bytes of each row of a quad. A byte look-up turns its codes into integers, and one
-// instruction multiplies them by four bytes of x, which it takes from a lane of a register that serves all quads:
-// `sdot`, or `smmla` for two rows of x at once. CPUs without them take four instructions.
+// A byte look-up turns the codes of a register into integers, and one instruction multiplies them by four bytes of x,
+// which it takes from a lane of a register that serves all quads: `sdot`, or `smmla` for two rows of x at once. CPUs
+// without them take four instructions.
 #pragma once
-#include "cpu_tiles.h"
-#include "isa/neon.h"
-#include "products/decode.h"
 #include "products/kernels.h"
+#include "products/runs_neon.h"
 
 namespace blockscale::ISA_NAMESPACE {
+
+struct ArmInt8Rows {
+  const uint32_t* words;
+  const float* scales;
+
+  template <int M, int RUN>
+  ALWAYS_INLINE void advance() {
+    words += RUN / 4 * M;
+    scales += M;
+  }
+};
 
 // sums += four products of bytes, of each row of a quad; x is a lane.
 template <int LANE>
@@ -34,23 +43,23 @@ struct DotSums {
     });
   }
 
-  // Two bytes' worth of codes, one after the other: words STEP and STEP + 1 of each row of x.
+  // Groups STEP and STEP + 1: those words of each row of x.
   template <int STEP>
-  ALWAYS_INLINE void add(const int8x16_t (&weights)[2][COUNT], const uint32_t* x) {
+  ALWAYS_INLINE void add(const int8x16_t (&weights)[2][COUNT], const ArmInt8Rows& x) {
     unrolled<2>([&](auto half) INLINED {
       unrolled<M>([&](auto m) INLINED {
         constexpr int at = (STEP + half) * M + m;
-        const int8x16_t lanes = vreinterpretq_s8_u32(vld1q_u32(x + at / 4 * 4));
+        const int8x16_t lanes = vreinterpretq_s8_u32(vld1q_u32(x.words + at / 4 * 4));
         unrolled<COUNT>([&](auto q) INLINED { sums[m][q] = dot4<at % 4>(sums[m][q], weights[half][q], lanes); });
       });
     });
   }
 
   // total[m][quad] += sum * (scale of the weight * scale of x)
-  ALWAYS_INLINE void apply(const f32x16& scale, const float* x_scale, int first, float32x4_t (*total)[QUADS]) const {
+  ALWAYS_INLINE void apply(const f32x16& scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[QUADS]) const {
     unrolled<M>([&](auto m) INLINED {
       unrolled<COUNT>([&](auto q) INLINED {
-        const auto both = (float32x4_t)(scale.part[first + q] * x_scale[m]);
+        const auto both = (float32x4_t)(scale.part[first + q] * x.scales[m]);
         total[m][first + q] = vfmaq_f32(total[m][first + q], vcvtq_f32_s32(sums[m][q]), both);
       });
     });
@@ -63,8 +72,7 @@ struct DotSums {
 };
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-// The same by products of 2x8 and 8x2 matrices: a register of sums has two rows of the weight, and of each the sums of
-// two rows of x. Totals are kept so too: total[m] has the first two rows of each quad, total[m + 1] the others.
+// The same by products of 2x8 and 8x2 matrices (store_matrices).
 template <int M, int COUNT>
 struct MatrixSums {
   int32x4_t sums[M][COUNT];
@@ -89,7 +97,7 @@ struct MatrixSums {
   }
 
   template <int STEP>
-  ALWAYS_INLINE void add(const int8x16_t (&weights)[2][COUNT], const uint32_t* x) {
+  ALWAYS_INLINE void add(const int8x16_t (&weights)[2][COUNT], const ArmInt8Rows& x) {
     int8x16_t rows[2][COUNT];
     unrolled<COUNT>([&](auto q) INLINED {
       const auto first = vreinterpretq_s32_s8(weights[0][q]), second = vreinterpretq_s32_s8(weights[1][q]);
@@ -97,7 +105,7 @@ struct MatrixSums {
       rows[1][q] = vreinterpretq_s8_s32(vzip2q_s32(first, second));
     });
     unrolled<M / 2>([&](auto pair) INLINED {
-      const int8x16_t both = rows_of_x<STEP, 2 * pair>(x);
+      const int8x16_t both = rows_of_x<STEP, 2 * pair>(x.words);
       unrolled<COUNT>([&](auto q) INLINED {
         sums[2 * pair][q] = vmmlaq_s32(sums[2 * pair][q], rows[0][q], both);
         sums[2 * pair + 1][q] = vmmlaq_s32(sums[2 * pair + 1][q], rows[1][q], both);
@@ -105,12 +113,12 @@ struct MatrixSums {
     });
   }
 
-  ALWAYS_INLINE void apply(const f32x16& scale, const float* x_scale, int first, float32x4_t (*total)[QUADS]) const {
+  ALWAYS_INLINE void apply(const f32x16& scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[QUADS]) const {
     unrolled<COUNT>([&](auto q) INLINED {
       const auto rows = (float32x4_t)scale.part[first + q];
       const float32x4_t scales[2] = {vzip1q_f32(rows, rows), vzip2q_f32(rows, rows)};
       unrolled<M>([&](auto m) INLINED {
-        const float32x2_t pair = vld1_f32(x_scale + m / 2 * 2);
+        const float32x2_t pair = vld1_f32(x.scales + m / 2 * 2);
         const float32x4_t both = scales[m % 2] * vcombine_f32(pair, pair);
         total[m][first + q] = vfmaq_f32(total[m][first + q], vcvtq_f32_s32(sums[m][q]), both);
       });
@@ -118,12 +126,7 @@ struct MatrixSums {
   }
 
   static ALWAYS_INLINE void store(const float32x4_t (*total)[QUADS], float unit, float* totals) {
-    for (int m = 0; m < M; m += 2)
-      for (int q = 0; q < QUADS; ++q) {
-        float* to = totals + m * cpu_tiles::ROWS + q * QUAD;
-        vst1q_f32(to, vuzp1q_f32(total[m][q], total[m + 1][q]) * unit);
-        vst1q_f32(to + cpu_tiles::ROWS, vuzp2q_f32(total[m][q], total[m + 1][q]) * unit);
-      }
+    store_matrices<M>(total, unit, totals);
   }
 };
 
@@ -134,45 +137,29 @@ template <int M, int COUNT>
 using Int8Sums = DotSums<M, COUNT>;
 #endif
 
-// totals[M][16] of one tile and one row tile. Eight rows of x take half a tile at a time: there are registers for 16
-// sums beside what multiplies them.
+// Codes to integers.
+template <int BITS_>
+struct Int8Weights {
+  template <int M, int COUNT>
+  using Sums = Int8Sums<M, COUNT>;
+  using Numbers = int8x16_t;
+  static constexpr int BITS = BITS_, GROUPS_AT_ONCE = 2;  // `smmla` takes eight columns
+  static constexpr bool ALWAYS_PLAIN = true;
+  int8x16_t table;
+  float unit;
+
+  explicit Int8Weights(const IntegerTable& integers) : table(vld1q_s8(integers.integers)), unit(integers.unit) {}
+
+  template <bool CAREFUL>
+  ALWAYS_INLINE Numbers decode(uint8x16_t codes) const {
+    return vqtbl1q_s8(table, codes);
+  }
+};
+
 template <int BITS, int M, int RUN>
 void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t* codes, const uint8_t* scales,
-               Int8Rows x, int64_t k, float* totals) {
-  constexpr int WORDS = BITS * RUN / cpu_tiles::CHUNK, STEPS = 8 / BITS, COUNT = M > 4 ? QUADS / 2 : QUADS;
-  const int64_t blocks = k / format.block, runs = format.block / RUN;
-  const int8x16_t table = vld1q_s8(integers.integers);
-  const uint8x16_t mask = vdupq_n_u8((1 << BITS) - 1);
-  float32x4_t total[M][QUADS] = {};
-  for (int64_t block = 0; block < blocks; ++block, scales += cpu_tiles::ROWS * format.scale_bytes) {
-    const f32x16 scale = scale_vector(format, scales);
-    prefetch_scales(scales);
-    for (int64_t s = 0; s < runs; ++s, codes += 64 * WORDS, x.words += RUN / 4 * M, x.scales += M) {
-      prefetch<WORDS>(codes);
-      unrolled<QUADS / COUNT>([&](auto part) INLINED {
-        constexpr int first = part * COUNT;
-        Int8Sums<M, COUNT> sums;
-        unrolled<WORDS>([&](auto w) INLINED {
-          unrolled<STEPS / 2>([&](auto two) INLINED {
-            int8x16_t weights[2][COUNT];
-            unrolled<COUNT>([&](auto q) INLINED {
-              const uint8x16_t word = vld1q_u8(codes + 64 * w + 16 * (first + q));
-              unrolled<2>([&](auto half) INLINED {
-                constexpr int shift = (2 * two + half) * BITS;
-                uint8x16_t code = word;
-                if constexpr (shift > 0) code = vshrq_n_u8(word, shift);
-                if constexpr (shift + BITS < 8) code = vandq_u8(code, mask);
-                weights[half][q] = vqtbl1q_s8(table, code);
-              });
-            });
-            sums.template add<STEPS * w + 2 * two>(weights, x.words);
-          });
-        });
-        sums.apply(scale, x.scales, first, total);
-      });
-    }
-  }
-  Int8Sums<M, COUNT>::store(total, integers.unit, totals);
+               const Int8Rows& x, int64_t k, float* totals) {
+  multiply_runs<M, RUN>(Int8Weights<BITS>(integers), format, codes, scales, ArmInt8Rows{x.words, x.scales}, k, totals);
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

@@ -80,6 +80,11 @@ BLOCKSCALE_INT8(neon)
 BLOCKSCALE_INT8(dotprod)
 BLOCKSCALE_INT8(i8mm)
 
+namespace bf16 {
+// x: bfloat16 rows of the group, arranged as in bfmmla.h.
+void bfmmla(const Matmul& call, const uint16_t* x, int64_t group, int64_t tile);
+}  // namespace bf16
+
 // What every CPU of an architecture runs.
 #if defined(__aarch64__)
 namespace baseline = neon;

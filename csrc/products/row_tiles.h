@@ -13,6 +13,8 @@ namespace blockscale {
 
 constexpr int rows_at_once(int isa) { return isa == AVX512 || isa == AMX ? 8 : 4; }
 constexpr int ARM_INT8_ROWS = 8;  // a row's sums of half a tile are two registers
+constexpr int BFMMLA_ROWS = 8;
+constexpr int BFMMLA_LEAST_ROWS = 2;  // that its row tiles are padded to
 
 // How many rows the next row tile takes of `left` rows.
 constexpr int tile_rows(int64_t left, int most) {

@@ -29,10 +29,9 @@ void decode_columns(const Decoder& decode, const TileOf& at, int which, int64_t 
       const uint8_t* quad = codes + 16 * q;
       const float32x4_t one = (float32x4_t)scales.first.part[q] * Decoder::GAIN;
       const float32x4_t two = (float32x4_t)scales.second.part[q] * Decoder::GAIN;
-      if (decode.plain(quad))
-        decode_quad<PITCH, false>(decode, quad, one, two, to + q * QUAD);
-      else
-        decode_quad<PITCH, true>(decode, quad, one, two, to + q * QUAD);
+      with_care<GROUPS, 1>(decode, quad, [&](auto careful) INLINED {
+        decode_quad<PITCH, decltype(careful)::value>(decode, quad, one, two, to + q * QUAD);
+      });
     }
   }
 }

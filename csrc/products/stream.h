@@ -5,8 +5,7 @@
 // order, with no reduction, and whatever thread has the tile.
 #pragma once
 #include "products/decoders.h"
-#include "products/row_tiles.h"
-#include "products/tile.h"
+#include "products/row_loop.h"
 
 #if defined(__aarch64__)
 #include "products/stream_neon.h"
@@ -34,18 +33,10 @@ void stream_weight(const TileOf& at, int which, const float* x, float* totals) {
 // One tile of one group, for every row of it. x: the group's rows, arranged as in row_tiles.h.
 void stream(const Matmul& call, const float* x, int64_t group, int64_t tile) {
   const TileOf at(call, group, tile);
-  const bool gated = call.activation != NONE;
-  const int64_t depth = cpu_tiles::chunks(call.k) * cpu_tiles::CHUNK, end = call.row_begin[group + 1];
-  float totals[2][MOST_ROWS * cpu_tiles::ROWS];
-  for (int64_t row = call.row_begin[group]; row < end;) {
-    const int rows = tile_rows(end - row, MOST_ROWS);
-    with_rows(rows, [&](auto m) {
-      for (int w = 0; w < 1 + gated; ++w) stream_weight<decltype(m)::value>(at, w, x, totals[w]);
-    });
-    at.finish(row, end, rows, totals[0], gated ? totals[1] : nullptr);
-    row += rows;
-    x += rows * depth;
-  }
+  const int64_t depth = cpu_tiles::chunks(call.k) * cpu_tiles::CHUNK;
+  for_each_row_tile<MOST_ROWS>(at, [&](auto m, int which, int64_t row, float* totals) {
+    stream_weight<decltype(m)::value>(at, which, x + row * depth, totals);
+  });
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

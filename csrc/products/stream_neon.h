@@ -52,10 +52,9 @@ void stream_tile(const Decoder& decoder, const Format& format, const uint8_t* co
     for (int q = 0; q < QUADS; ++q) {
       const uint8_t* quad = codes + 16 * q;
       const auto first = (float32x4_t)scales.first.part[q], second = (float32x4_t)scales.second.part[q];
-      if (decode.plain(quad))
-        add_chunk<M, HALVES, false>(decode, quad, x, first, second, total[q]);
-      else
-        add_chunk<M, HALVES, true>(decode, quad, x, first, second, total[q]);
+      with_care<GROUPS, 1>(decode, quad, [&](auto careful) INLINED {
+        add_chunk<M, HALVES, decltype(careful)::value>(decode, quad, x, first, second, total[q]);
+      });
     }
   }
   for (int q = 0; q < QUADS; ++q)

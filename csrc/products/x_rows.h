@@ -23,13 +23,13 @@ struct RowTiles {
   Vector<int64_t> before;  // their rows before each group
   int64_t rows = 0;
 
-  // tiled: groups with more than a row tile go in those of AMX.
-  RowTiles(const Matmul& call, int most, bool tiled = false) {
+  // tiled: groups with more than a row tile go in those of AMX. least: rows that a row tile is padded to.
+  RowTiles(const Matmul& call, int most, bool tiled = false, int least = 1) {
     for (int64_t g = 0; g < call.groups; ++g) {
       before.push_back(rows);
       const bool in_tiles = tiled && rows_of(call, g) > most;
       for (int64_t row = call.row_begin[g]; row < call.row_begin[g + 1];) {
-        const int taken = in_tiles ? AMX_TILE_M : tile_rows(call.row_begin[g + 1] - row, most);
+        const int taken = in_tiles ? AMX_TILE_M : std::max(tile_rows(call.row_begin[g + 1] - row, most), least);
         all.push_back({row, std::min(row + taken, call.row_begin[g + 1]), rows, taken});
         row += taken;
         rows += taken;
@@ -148,6 +148,42 @@ struct AmxRows {
 
  private:
   static constexpr int64_t TILE = 512;  // numbers
+};
+#endif
+
+#if defined(__aarch64__)
+// bfloat16 x, arranged as in bfmmla.h.
+class BfmmlaRows {
+ public:
+  explicit BfmmlaRows(const Matmul& call)
+      : k_(call.k),
+        row_tiles_(call, BFMMLA_ROWS, false, BFMMLA_LEAST_ROWS),
+        data_(make_array<uint16_t>(row_tiles_.rows * k_)) {
+    for (int i = 0; i < HALF; ++i) order_[i] = cpu_tiles::column_of(call.format.bits, i / 4, i % 4);
+    parallel_for(int64_t(row_tiles_.all.size()), call.threads,
+                 [&](int64_t i) { arrange(call, row_tiles_.all[size_t(i)]); });
+  }
+
+  const uint16_t* of(int64_t group) const { return data_.get() + row_tiles_.before[size_t(group)] * k_; }
+
+ private:
+  static constexpr int HALF = cpu_tiles::CHUNK / 2;  // of whose columns groups are made, and k of whole ones
+
+  void arrange(const Matmul& call, const RowTile& row_tile) {
+    for (int m = 0; m < row_tile.rows; ++m) {
+      uint16_t* to = data_.get() + row_tile.before * k_ + 4 * m;
+      const bool past = row_tile.begin + m >= row_tile.end;
+      const auto* from = static_cast<const uint16_t*>(call.x) + (past ? 0 : (row_tile.begin + m) * call.x_stride);
+      for (int64_t column = 0; column < k_; column += HALF)
+        for (int i = 0; i < HALF; i += 4, to += 4 * row_tile.rows)
+          for (int at = 0; at < 4; ++at) to[at] = past ? 0 : from[column + order_[i + at]];
+    }
+  }
+
+  int64_t k_;
+  RowTiles row_tiles_;
+  Array<uint16_t> data_;
+  int order_[HALF];
 };
 #endif
 

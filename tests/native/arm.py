@@ -1,7 +1,7 @@
 """The native library for ARM, compiled here and run by an emulator.
 
-With little optimisation: the instructions that matter are written by name, and results do not
-depend on it.
+Tests compile it with little optimisation: the instructions that matter are written by name, and
+results do not depend on it.
 """
 
 import functools
@@ -20,7 +20,7 @@ COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 # The one installed beside Python first: what else is on the path may be a shim of nothing.
 CMAKE = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
 # CPUs that the emulator knows, and the best instruction set of each.
-CPUS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "i8mm"}
+CPUS = {"cortex-a72": "neon", "neoverse-n1": "dotprod", "max": "bf16"}
 
 
 def missing():
@@ -40,7 +40,7 @@ def emulated(cpu, program, *arguments, options=()):
     return run(EMULATOR, "-cpu", cpu, *options, program, *arguments)
 
 
-def compile_objects(folder):
+def compile_objects(folder, optimization="-O1"):
     """Every file of the library, as CMake would compile it but for the optimisation."""
     run(CMAKE, "-S", CSRC, "-B", folder, "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={COMPILER}",
@@ -53,7 +53,7 @@ def compile_objects(folder):
         to = folder / f"{number}.o"
         words = shlex.split(command["command"])
         words[words.index("-o") + 1] = str(to)
-        run(*(word for word in words if not word.startswith("-O")), "-O1", "-g0")
+        run(*(word for word in words if not word.startswith("-O")), optimization, "-g0")
         return to
 
     with ThreadPoolExecutor(2) as pool:
@@ -75,12 +75,15 @@ def counter(folder):
     return plugin
 
 
-def count(folder, program, case, rows, n, isa):
+def count(folder, program, case, rows, n, isa, *algorithm):
     """Instructions of a product, without those of the program around it."""
 
-    def executed(taken):
-        options = ("-plugin", counter(folder), "-d", "plugin")
-        done = emulated("max", program, case, taken, n, isa, options=options)
-        return int(done.stderr.split()[-1])
+    return (executed(folder, program, case, rows, n, isa, *algorithm)
+            - executed(folder, program, case, 0, n, isa, *algorithm))  # fmt: skip
 
-    return executed(rows) - executed(0)
+
+@functools.cache  # without rows it is asked for again and again
+def executed(folder, program, *arguments):
+    options = ("-plugin", counter(folder), "-d", "plugin")
+    done = emulated("max", program, *arguments, options=options)
+    return int(done.stderr.split()[-1])

@@ -1,7 +1,8 @@
 // One product of some rows by one instruction set, one thread: for a tool that counts instructions.
 //
-//     one_product CASE ROWS N ISA      a weight of N rows and 1024 columns
+//     one_product CASE ROWS N ISA [ALGORITHM]     a weight of N rows and 1024 columns
 //
+// by the case's algorithm, or another: gemm or, on ARM, bfmmla, which has x in bfloat16. It
 // prints the sum of the results, so that a wrong one is seen too. With 0 rows it does all but multiply; without
 // arguments it lists the cases.
 #include <cstdio>
@@ -10,18 +11,32 @@
 #include <vector>
 
 #include "abi.h"
+#include "convert.h"
 #include "cpu_tiles.h"
 
 using namespace blockscale;
 
 extern "C" int64_t bs_stream(const Matmul* call);
+extern "C" int64_t bs_gemm(const Matmul* call);
 extern "C" int64_t bs_int8(const Matmul* call);
+#if defined(__aarch64__)
+extern "C" int64_t bs_bfmmla(const Matmul* call);
+#endif
+
+using Multiply = decltype(&bs_stream);
 
 struct Case {
   const char* name;
   int decoder, bits, block;
-  decltype(&bs_stream) multiply = bs_stream;
+  Multiply multiply = bs_stream;
 };
+
+Multiply named(const char* algorithm) {
+#if defined(__aarch64__)
+  if (!std::strcmp(algorithm, "bfmmla")) return bs_bfmmla;
+#endif
+  return bs_gemm;
+}
 
 const Case CASES[] = {
     {"2 bits", TABLE, 2, 32}, {"3 bits", TABLE, 3, 32},        {"4 bits", TABLE, 4, 32},
@@ -32,13 +47,16 @@ const Case CASES[] = {
     {"4 bits, blocks of 16, int8", TABLE, 4, 16, bs_int8},
 };
 
-int run(const Case& which, int64_t rows, int64_t n, int isa) {
+int run(const Case& which, int64_t rows, int64_t n, int isa, const char* algorithm) {
   constexpr int64_t k = 1024, most = 64;
   std::vector<float> table(256), scale_table(256), x(most * k), out(size_t(most * n));
-  // Blocks of 16 are NVFP4's, with values whose lower halves are zero; others have codebooks.
-  for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / (which.block == 16 ? 8 : 9);
+  // Blocks of 16 are NVFP4's, and 6 bits are floats: with values whose lower halves are zero. Others have codebooks.
+  for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / (which.block == 16 || which.bits == 6 ? 8 : 9);
   scale_table[127] = 1.0f;
   for (size_t i = 0; i < x.size(); ++i) x[i] = float(int(i % 9) - 4) / 4;
+  std::vector<uint16_t> short_x(x.size());
+  for (size_t i = 0; i < x.size(); ++i) short_x[i] = to_bfloat16(x[i]);
+  const bool shortened = algorithm && !std::strcmp(algorithm, "bfmmla");
   std::vector<uint8_t> codes(size_t(cpu_tiles::tiles(n) * cpu_tiles::tile_words(k, which.bits) * 4));
   uint32_t state = 1;
   for (uint8_t& byte : codes) {
@@ -59,16 +77,16 @@ int run(const Case& which, int64_t rows, int64_t n, int isa) {
   call.n = n;
   call.k = k;
   call.row_begin = row_begin;
-  call.x = x.data();
+  call.x = shortened ? static_cast<const void*>(short_x.data()) : x.data();
   call.x_stride = k;
-  call.x_dtype = FLOAT32;
+  call.x_dtype = shortened ? BFLOAT16 : FLOAT32;
   call.out = out.data();
   call.out_stride = n;
   call.out_dtype = FLOAT32;
   call.activation = NONE;
   call.isa = isa;
   call.threads = 1;
-  if (rows && which.multiply(&call)) return 1;
+  if (rows && (algorithm ? named(algorithm) : which.multiply)(&call)) return 1;
   double sum = 0;
   for (float y : out) sum += y;
   std::printf("%.9g\n", sum);
@@ -79,7 +97,8 @@ int main(int count, char** arguments) {
   for (const Case& each : CASES) {
     if (count < 5) std::puts(each.name);
     else if (!std::strcmp(each.name, arguments[1]))
-      return run(each, std::atoi(arguments[2]), std::atoi(arguments[3]), std::atoi(arguments[4]));
+      return run(each, std::atoi(arguments[2]), std::atoi(arguments[3]), std::atoi(arguments[4]),
+                 count > 5 ? arguments[5] : nullptr);
   }
   return count < 5 ? 0 : 2;
 }

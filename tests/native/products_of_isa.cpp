@@ -2,8 +2,9 @@
 //
 //     products_of_isa [ISA]        its number in abi.h; the best of this CPU where none is given
 //
-// prints the number, and a line for each product: its name, a digest of the bits of the results, and the largest error relative to the bound
-// that float32 sums allow, from a product in float64 of the same weights.
+// prints the number, and a line for each product: its name, a digest of the bits of the results, and the largest error
+// relative to its bound, from a product in float64 of the same weights. Products by `bfmmla` must be those of
+// bfmmla_definition.h, bit for bit.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "abi.h"
+#include "bfmmla_definition.h"
+#include "convert.h"
 #include "cpu_tiles.h"
 
 using namespace blockscale;
@@ -19,6 +22,9 @@ extern "C" int bs_best_isa();
 extern "C" int64_t bs_stream(const Matmul* call);
 extern "C" int64_t bs_gemm(const Matmul* call);
 extern "C" int64_t bs_int8(const Matmul* call);
+#if defined(__aarch64__)
+extern "C" int64_t bs_bfmmla(const Matmul* call);
+#endif
 
 struct Kind {
   const char* name;
@@ -98,12 +104,20 @@ struct Operands {
     }
   }
 
-  double weight(int64_t row, int64_t column) const {
+  float scale(int64_t row, int64_t column) const {
     const int64_t tile = row / cpu_tiles::ROWS, blocks = k / kind.block;
     const int64_t at = (tile * blocks + column / kind.block) * cpu_tiles::ROWS + row % cpu_tiles::ROWS;
     float scale = kind.scale_bytes == 1 ? scale_table[scales[size_t(at)]] : 0;
     if (kind.scale_bytes == 4) std::memcpy(&scale, &scales[size_t(4 * at)], 4);
-    return double(table[values[size_t(row * k + column)]]) * scale;
+    return scale;
+  }
+
+  float element(int64_t row, int64_t column) const { return table[values[size_t(row * k + column)]]; }
+
+  // x and the table to bfloat16 numbers.
+  void shorten() {
+    for (auto* numbers : {&table, &x})
+      for (float& each : *numbers) each = from_bfloat16(to_bfloat16(each));
   }
 };
 
@@ -117,24 +131,26 @@ uint64_t digest(const std::vector<float>& numbers) {
   return hash;
 }
 
-double largest_error(const Operands& of, const std::vector<float>& out) {
+// roundings: how often a product is rounded on its way into the result, by 2^-24 each.
+double largest_error(const Operands& of, const std::vector<float>& out, int64_t roundings) {
   double worst = 0;
   for (int64_t row = 0; row < of.m; ++row)
     for (int64_t column = 0; column < of.n; ++column) {
       double sum = 0, size = 0;
       for (int64_t i = 0; i < of.k; ++i) {
-        const double product = of.weight(column, i) * of.x[size_t(row * of.k + i)];
+        const double weight = double(of.element(column, i)) * of.scale(column, i);
+        const double product = weight * of.x[size_t(row * of.k + i)];
         sum += product;
         size += std::fabs(product);
       }
-      const double bound = double(of.k + 4) * std::ldexp(1.0, -24) * size;
+      const double bound = double(roundings) * std::ldexp(1.0, -24) * size;
       const double error = std::fabs(out[size_t(row * of.n + column)] - sum);
       worst = std::fmax(worst, std::isfinite(error) && size > 0 ? error / bound : error);
     }
   return worst;
 }
 
-void multiply(const Operands& of, int isa, decltype(&bs_stream) product, const char* algorithm) {
+std::vector<float> multiply(const Operands& of, int isa, decltype(&bs_stream) product, const void* x, int x_dtype) {
   std::vector<float> out(size_t(of.m * of.n), NAN);
   const int64_t row_begin[2] = {0, of.m};
   Matmul call{};
@@ -147,9 +163,9 @@ void multiply(const Operands& of, int isa, decltype(&bs_stream) product, const c
   call.n = of.n;
   call.k = of.k;
   call.row_begin = row_begin;
-  call.x = of.x.data();
+  call.x = x;
   call.x_stride = of.k;
-  call.x_dtype = FLOAT32;
+  call.x_dtype = x_dtype;
   call.out = out.data();
   call.out_stride = of.n;
   call.out_dtype = FLOAT32;
@@ -157,10 +173,59 @@ void multiply(const Operands& of, int isa, decltype(&bs_stream) product, const c
   call.isa = isa;
   call.threads = 1;
   if (product(&call)) std::exit(1);
-  const bool rounds = product == bs_int8;
-  std::printf("%s, %d rows, %s: %016llx %.3f\n", of.kind.name, int(of.m), algorithm,
-              static_cast<unsigned long long>(digest(out)), rounds ? 0.0 : largest_error(of, out));
+  return out;
 }
+
+void tell(const Operands& of, const char* algorithm, const std::vector<float>& out, double error) {
+  std::printf("%s, %d rows, %s: %016llx %.3f\n", of.kind.name, int(of.m), algorithm,
+              static_cast<unsigned long long>(digest(out)), error);
+}
+
+void try_product(const Operands& of, int isa, decltype(&bs_stream) product, const char* algorithm) {
+  const std::vector<float> out = multiply(of, isa, product, of.x.data(), FLOAT32);
+  const bool rounds_x = product == bs_int8;
+  tell(of, algorithm, out, rounds_x ? 0.0 : largest_error(of, out, of.k + 4));
+}
+
+#if defined(__aarch64__)
+int run_of(const Operands& of) { return of.kind.block == 16 ? 16 : 32; }  // that meets a scale at once
+
+std::vector<float> defined_by_bfmmla(const Operands& of) {
+  std::vector<float> out(size_t(of.m * of.n));
+  for (int64_t row = 0; row < of.m; ++row)
+    for (int64_t column = 0; column < of.n; ++column) {
+      float total = 0;
+      for (int64_t run = 0; run < of.k; run += run_of(of)) {
+        float sum = 0;
+        for (int i = 0; i < run_of(of); i += 2) {
+          float w[2], x[2];
+          for (int j = 0; j < 2; ++j) {
+            const int64_t at = run + cpu_tiles::column_of(of.kind.bits, (i + j) / 4, (i + j) % 4);
+            w[j] = of.element(column, at);
+            x[j] = of.x[size_t(row * of.k + at)];
+          }
+          sum = definition::add_pair(sum, w, x);
+        }
+        total = std::fmaf(sum, of.scale(column, run), total);
+      }
+      out[size_t(row * of.n + column)] = total;
+    }
+  return out;
+}
+
+// Rounding to odd loses up to 2^-23 of a sum: once where a pair of products is added, and once for each pair of a run.
+// Then there is a float32 rounding for each run.
+void try_bfmmla(Operands of, int isa) {
+  std::vector<uint16_t> x(of.x.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = to_bfloat16(of.x[i]);
+  const Operands given = of;
+  of.shorten();
+  const std::vector<float> out = multiply(given, isa, bs_bfmmla, x.data(), BFLOAT16);
+  const int64_t roundings = 2 * (1 + run_of(of) / 2) + of.k / run_of(of);
+  const bool same = digest(out) == digest(defined_by_bfmmla(of));
+  tell(of, "bfmmla", out, same ? largest_error(of, out, roundings) : INFINITY);
+}
+#endif
 
 int main(int count, char** arguments) {
   const int isa = count > 1 ? std::atoi(arguments[1]) : bs_best_isa();
@@ -168,8 +233,11 @@ int main(int count, char** arguments) {
   for (const Kind& kind : KINDS)
     for (const int m : {1, 2, 3, 4, 5, 8, 13}) {
       const Operands of(kind, 37, kind.block == 16 ? 80 : 192, m);
-      multiply(of, isa, bs_stream, "stream");
-      multiply(of, isa, bs_gemm, "gemm");
-      if (kind.bits == 2 || kind.bits == 4) multiply(Operands(kind, 37, 192, m), isa, bs_int8, "int8");
+      try_product(of, isa, bs_stream, "stream");
+      try_product(of, isa, bs_gemm, "gemm");
+#if defined(__aarch64__)
+      if (isa >= BF16) try_bfmmla(of, isa);
+#endif
+      if (kind.bits == 2 || kind.bits == 4) try_product(Operands(kind, 37, 192, m), isa, bs_int8, "int8");
     }
 }

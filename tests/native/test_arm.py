@@ -34,13 +34,26 @@ def int8_here(folder):
     return {name: digest for name, (digest, _) in found.items() if name.endswith("int8")}
 
 
+def check_bfmmla(found):
+    """Within their bounds, and the bits of their definition, or they would have failed before."""
+    kinds = {name.rsplit(", ", 2)[0] for name in found}
+    rows = {name.rsplit(", ", 2)[1] for name in found}
+    made = {name for name in found if name.endswith("bfmmla")}
+    assert made == {f"{kind}, {each}, bfmmla" for kind in kinds for each in rows}
+
+
+def ways_of(case):
+    """Instruction sets, and the algorithm where it is not the case's own."""
+    return [("dotprod",), ("i8mm",)] if "int8" in case else [("neon",), ("bf16", "bfmmla")]
+
+
 def check_counts(folder, objects):
     program = arm.link(folder, objects, "one_product.cpp")
     now = {}
     for case in arm.emulated("max", program).stdout.splitlines():
-        for isa in ("dotprod", "i8mm") if "int8" in case else ("neon",):
+        for isa, *algorithm in ways_of(case):
             for rows in (1, 4):
-                found = arm.count(folder, program, case, rows, 64, number(isa))
+                found = arm.count(folder, program, case, rows, 64, number(isa), *algorithm)
                 now[f"{case}, {isa}, {rows} rows"] = found
     if not COUNTS.exists():
         COUNTS.write_text(json.dumps(now, indent=2, sort_keys=True) + "\n")
@@ -63,8 +76,10 @@ def test_arm_kernels(tmp_path):
         assert text.splitlines()[0] == str(number(isa)), f"{cpu} has {isa}"
         found[cpu] = results(text)
         assert {name: error for name, (_, error) in found[cpu].items() if not error <= 1} == {}
-    first = found.popitem()[1]
+    every = found.popitem()[1]  # also the products that it alone has
+    first = {name: told for name, told in every.items() if not name.endswith("bfmmla")}
     assert all(each == first for each in found.values()), "instruction sets differ in bits"
+    check_bfmmla(every)
     if platform.machine() == "x86_64" and "avx2" in ways.ISAS:
         bits = {name: digest for name, (digest, _) in first.items()}
         assert int8_here(tmp_path).items() <= bits.items(), "x86 and ARM differ in bits"

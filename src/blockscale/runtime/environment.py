@@ -17,8 +17,8 @@ VARIABLES = {
     CHECKS: "1: read group sizes and given tensor scales back from the GPU and raise "
     "on bad ones, which synchronises; by default sizes are clipped on the device",
     "BLOCKSCALE_CUDA": "0: do without the CUDA kernels",
-    "BLOCKSCALE_ISA": "scalar, avx2, avx512 or amx, on ARM neon, dotprod or i8mm: the instruction "
-    "set of the native CPU kernels; by default the best that the CPU has",
+    "BLOCKSCALE_ISA": "scalar, avx2, avx512 or amx, on ARM neon, dotprod, i8mm or bf16: the "
+    "instruction set of the native CPU kernels; by default the best that the CPU has",
     "BLOCKSCALE_NATIVE": "path of the native CPU library, or 0 to do without it",
     "BLOCKSCALE_PROVE": "0: run kernels that no test has shown to work on this kind of GPU without "
     "proving them first",

@@ -1,0 +1,2 @@
+#define ISA_NAMESPACE bf16
+#include "products/bfmmla.h"
