@@ -123,14 +123,14 @@ def judged(
     return found
 
 
-def _summary(values: Sequence[float]) -> str:
+def summary(values: Sequence[float]) -> str:
     last = quantiles(values, n=10)[-1]
     return f"median {median(values):.3f}, 90% {last:.3f}, worst {max(values):.3f} ({len(values)})"
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: rounded(each) for key, each in value.items()}
     return float(f"{value:.4g}")
 
 
@@ -142,7 +142,7 @@ def write(constants: dict[str, Constants], machine: Machine, origin: str) -> Non
         head = head[:first] + f"Sweeps: {origin}" + head[head.index('"""', first) :]
     body = f"FITTED_ON = {machine!r}\n\nCONSTANTS = {{\n"
     for isa, each in constants.items():
-        told = {field.name: _rounded(getattr(each, field.name)) for field in fields(Constants)}
+        told = {field.name: rounded(getattr(each, field.name)) for field in fields(Constants)}
         listed = ", ".join(f"{name}={pformat(value)}" for name, value in told.items())
         body += f"    {isa!r}: Constants({listed}),\n"
     TARGET.write_text(head + body + "}\n")
@@ -163,12 +163,12 @@ def main() -> None:
     constants = {**CONSTANTS, **constants}
     told = json.loads(Path(given.fit[0]).read_text().splitlines()[0])
     threads = max(map(int, told["rates"]))
-    machine = Machine(threads, *(_rounded(each) for each in told["rates"][str(threads)]))
+    machine = Machine(threads, *(rounded(each) for each in told["rates"][str(threads)]))
     for name, paths in (("fitted", given.fit), ("judged", given.judge)):
         draw = read(paths)
         for isa, ratios in judged(draw, constants, machine).items():
             noise = [each.noise for each in draw if each.isa == isa]
-            print(f"{name} {isa:8} chosen over best: {_summary(ratios)}; noise {_summary(noise)}")
+            print(f"{name} {isa:8} chosen over best: {summary(ratios)}; noise {summary(noise)}")
     if given.write:
         origin = f"{told['machine']['cpu']}, {threads} threads, {told['date'][:10]}.\n"
         write(constants, machine, origin)

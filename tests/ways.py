@@ -35,9 +35,13 @@ class Way:
         return q.prepare() if self.isa else q
 
     def rounds_weights(self, fmt, dtype):
-        """Whether tiles of bfloat16, which cannot hold these weights, may be multiplied."""
-        tiles = self.name == "cpu" and "amx" in ISAS and self.algorithm in ("", "amx")
-        return tiles and dtype == torch.bfloat16 and (fmt.is_codebook or fmt.scale.bits == 32)
+        """Whether bfloat16, which cannot hold these weights, may be multiplied: of tiles with
+        their scales, of `bfmmla` without."""
+        if self.name != "cpu" or dtype != torch.bfloat16:
+            return False
+        tiles = "amx" in ISAS and self.algorithm in ("", "amx")
+        short = "bf16" in ISAS and self.algorithm in ("", "bfmmla")
+        return (tiles and fmt.scale.bits == 32) or ((tiles or short) and fmt.is_codebook)
 
     @contextmanager
     def only(self):
@@ -73,11 +77,12 @@ def forget():
     choose.cache_clear()
 
 
-# What runs without tiles at the level of AMX is the code of the level before it.
+# What multiplies bfloat16 alone. All else that runs at these levels is the code of those before.
+OF_BFLOAT16 = {"amx": "amx", "bf16": "bfmmla"}
 NATIVE = [
     Way("cpu", isa, algorithm)
     for isa in ISAS
-    for algorithm in (("amx",) if isa == "amx" else ("stream", "gemm"))
+    for algorithm in ((OF_BFLOAT16[isa],) if isa in OF_BFLOAT16 else ("stream", "gemm"))
 ]
 INT8 = [Way("cpu", isa, "int8") for isa in ISAS]
 EVERY = [Way("cpu"), Way("reference"), *NATIVE]

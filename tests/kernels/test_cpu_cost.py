@@ -8,17 +8,19 @@ import torch
 
 import blockscale as bs
 import ways
-from bench import fit_cpu
+from bench import fit_arm, fit_cpu
 from blockscale.formats import INT8
 from blockscale.kernels.matmul import cpu
 from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON
 from blockscale.kernels.matmul.cpu_cost import cost, count, row_tiles
+from blockscale.kernels.matmul.cpu_counted import COUNTED
 from blockscale.kernels.repack.cpu import CPU_TILES
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import device_of
 
 JUDGES = [fit_cpu.SWEEPS / f"xeon_{each}_cpu_draw2.jsonl" for each in ("avx512", "amx")]
+ARM_FLOATS = ("stream", "gemm", "bfmmla")
 needs_native = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 
 
@@ -86,6 +88,45 @@ def test_amx_takes_over_by_its_rule():
     assert cpu.algorithms(problem(m=5, n=4096, k=4096), "amx")[0] == "amx"
     assert "amx" not in cpu.algorithms(problem(m=5, n=512, k=512, x="float32"), "amx")
     assert "amx" not in cpu.algorithms(problem(m=5, n=512, k=512), "avx512")
+
+
+@pytest.mark.parametrize("m", [1, 2, 64])
+def test_bfmmla_takes_every_row_of_bfloat16(m):
+    """So that a row's bits do not depend on how many others there are."""
+    for fmt in (bs.NVFP4, bs.KBIT3, bs.MXFP8):
+        asked = problem(fmt, m=m, n=512, k=512)
+        assert cpu.algorithms(asked, "bf16")[0] == "bfmmla"
+        times = {each: cost(asked, each, "bf16", FITTED_ON).seconds for each in ARM_FLOATS}
+        assert times["bfmmla"] == min(times.values())
+        assert "bfmmla" not in cpu.algorithms(asked, "i8mm")
+    assert "bfmmla" not in cpu.algorithms(problem(m=m, n=512, k=512, x="float32"), "bf16")
+
+
+def test_int8_on_arm_goes_by_tiles_of_eight_rows():
+    """csrc/products/row_tiles.h, ARM_INT8_ROWS and BFMMLA_ROWS."""
+    asked = problem(m=16, n=512, k=512)
+    for algorithm, most in (("int8", 8), ("bfmmla", 8), ("stream", 4), ("gemm", 4)):
+        assert count(asked, algorithm, "bf16").row_tiles == (most,) * (16 // most)
+
+
+@pytest.mark.parametrize("isa", COUNTED)
+def test_the_constants_of_arm_are_those_of_the_counted_instructions(isa):
+    """tests/native/arm_sweep.json; `python -m bench.fit_arm --write` makes them anew."""
+    ratios = fit_arm.errors(isa, COUNTED[isa])
+    assert len(ratios) >= 150
+    assert median(ratios) <= 1.1
+    assert max(ratios) <= 1.5
+
+
+@pytest.mark.parametrize("isa", COUNTED)
+def test_a_prediction_for_arm_says_that_nothing_was_timed(isa):
+    found = cpu.bind(problem(m=4, n=512, k=512), cpu.Config(isa, "stream", packs=False)).predicted
+    assert str(found).endswith(f" (by counted instructions: nothing was timed on {isa})")
+
+
+def test_a_prediction_for_x86_rests_on_times():
+    found = cpu.bind(problem(m=4, n=512, k=512), cpu.Config("avx2", "stream", packs=False))
+    assert found.predicted.basis == ""
 
 
 def test_int8_runs_where_it_was_asked_for():

@@ -1,7 +1,7 @@
 """The native products: every algorithm, instruction set and format, where they could go wrong.
 
-Sums are float32, so a tolerance is that of float32 weights, whatever x is; only tiles of bfloat16
-may round the weights.
+Sums are float32, so a tolerance is that of float32 weights, whatever x is; only what multiplies
+bfloat16 may round the weights.
 """
 
 import itertools
@@ -33,7 +33,7 @@ def depth(fmt, chunks=9):
 
 
 def dtypes_of(way):
-    return [torch.bfloat16] if way.algorithm == "amx" else DTYPES
+    return [torch.bfloat16] if way.algorithm in ways.OF_BFLOAT16.values() else DTYPES
 
 
 def held_in(way, fmt, dtype):

@@ -51,11 +51,13 @@ class Prediction(NamedTuple):
     microseconds: float
     bound_by: str
     measured: str = ""  # where the time was measured and not predicted: what and on what
+    basis: str = ""  # what it rests on where nothing of such a machine was measured
 
     def __str__(self) -> str:
         time = self.microseconds
         told = f"{time:.3g} us" if time < 1000 else f"{time / 1000:.3g} ms"
-        return f"{told}, {self.measured or 'bound by ' + self.bound_by}"
+        reason = self.measured or f"bound by {self.bound_by}"
+        return f"{told}, {reason}" + (f" ({self.basis})" if self.basis else "")
 
 
 class Launch:

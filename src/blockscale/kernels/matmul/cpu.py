@@ -1,8 +1,9 @@
-"""Native CPU kernels: C++ with runtime dispatch. Four algorithms on one layout of the weights:
+"""Native CPU kernels: C++ with runtime dispatch. Five algorithms on one layout of the weights:
 
     stream  a few rows of x: each weight is read once and multiplied while it is decoded
     gemm    many rows: tiles of weights are decoded to float32 once and meet every row
     amx     bfloat16 x: tiles of weights are decoded to bfloat16 and multiplied by AMX tiles
+    bfmmla  bfloat16 x on ARM: weights are decoded to bfloat16 while matrices of it are multiplied
     int8    x in int8, where that was asked for: dot products of bytes
 
 All sum in float32 in a fixed order: the same bits on each run and for any number of threads.
@@ -24,7 +25,7 @@ from blockscale.formats import INT8, Format
 from blockscale.kernels.contract import Launch, Parts, Prediction
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
 from blockscale.kernels.matmul.cpu_constants import FITTED_ON, Machine
-from blockscale.kernels.matmul.cpu_cost import PREDICTED, cost, ranked
+from blockscale.kernels.matmul.cpu_cost import PREDICTED, basis, cost, ranked
 from blockscale.kernels.native import (
     NativeConfig,
     call_native,
@@ -90,10 +91,10 @@ def configs(problem: Problem) -> list[Config]:
 
 
 def algorithms(problem: Problem, isa: str) -> list[str]:
-    """Every legal one, the fastest first: `int8` where it was asked for, `amx` by its rule, the
-    others by predicted time. They sum in different orders, so that a choice must depend neither on
-    the number of threads nor on a measurement, or bits would: the prediction is for the machine
-    that the constants were fitted on."""
+    """Every legal one, the fastest first: `int8` where it was asked for, `amx` and `bfmmla` by
+    their rules, the others by predicted time. They sum in different orders, so that a choice must
+    depend neither on the number of threads nor on a measurement, or bits would: the prediction is
+    for the machine that the constants were fitted on."""
     format, layout = problem.w_kind
     if not streams(format) or not (layout == CPU_TILES or can_pack(format, layout)):
         return [] if problem.deterministic else ["panels"]
@@ -107,6 +108,10 @@ def by_time(problem: Problem, isa: str, times: dict[str, float]) -> list[str]:
     if isa == "amx" and problem.x == "bfloat16":
         rows = problem.m / max(problem.groups, 1) if problem.ragged else problem.m
         legal.insert(0 if rows >= _AMX_ROWS else 1, "amx")
+    if isa == "bf16" and problem.x == "bfloat16":
+        # At any number of rows: by counted instructions it is the fastest at each
+        # (docs/design/0014-arm.md), and a row then has the same bits among any others.
+        legal.insert(0, "bfmmla")
     if "@" in problem.x and problem.x_kind.format == INT8 and bits in (2, 4):
         legal.insert(0, "int8")
     return legal
@@ -190,7 +195,7 @@ class Product(Launch):
         limits = ceilings(torch.device("cpu"), torch.float32)
         machine = Machine(config.threads, limits.read_bytes_per_s, limits.flops_per_s)
         found = cost(self._problem, config.algorithm, config.isa, machine)
-        return Prediction(1e6 * found.seconds, found.bound_by)
+        return Prediction(1e6 * found.seconds, found.bound_by, basis=basis(config.isa))
 
     def __call__(
         self,

@@ -5,7 +5,7 @@ Sweeps: Intel(R) Xeon(R) Processor @ 2.50GHz, 2 threads, 2026-11-16.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -33,6 +33,8 @@ class Constants:
     result: float  # a sum on its way out
     activation: float  # the same where gate and up meet
     start: float  # seconds of a call
+    shorten: dict[int, float] = field(default_factory=dict)  # `decode` to bfloat16, for `bfmmla`
+    bfmmla: dict[int, float] = field(default_factory=dict)
 
 
 FITTED_ON = Machine(threads=2, read_bytes_per_s=16770000000.0, flops_per_s=157000000000.0)

@@ -6,7 +6,9 @@ once, stores it, and loads it for each row tile. The unit of work is a multiply-
 large float32 product: constants say how many of them a step costs, and a `Machine` turns them into
 seconds. Memory and arithmetic overlap in part: a p-norm joins them.
 
-The constants are fitted by `bench.fit_cpu` to stored sweeps, one set for each instruction set.
+The constants are fitted by `bench.fit_cpu` to stored sweeps, one set for each instruction set of
+x86. Those of ARM are instructions that an emulator counted, each taken for as much as the `fmla` of
+a large float32 product, which is four multiply-adds: no time was measured (`basis`).
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from dataclasses import dataclass
 from math import ceil
 
 from blockscale.kernels.matmul.cpu_constants import CONSTANTS, Constants, Machine
+from blockscale.kernels.matmul.cpu_counted import COUNTED
 from blockscale.problem import Problem
 
-PREDICTED = ("stream", "gemm", "int8")  # algorithms with constants
+PREDICTED = ("stream", "gemm", "int8", "bfmmla")  # algorithms with constants
 _TILE_N, _CHUNK = 16, 32
 _OVERLAP = 3.0  # exponent of the p-norm: halfway between a sum and a maximum, by the sweeps
 _TIE = 1.03  # times that are nearer to each other than two measurements of one thing are
-# Those without a sweep of their own take the constants of what is most like them: of `amx`, all
-# but the products by tiles is the code of avx512; ARM's kernels have the row tiles of avx2.
-FITTED_AS = {"amx": "avx512", "neon": "avx2", "dotprod": "avx2", "i8mm": "avx2"}
+# Of `amx`, all but the products by tiles is the code of avx512.
+FITTED_AS = {"amx": "avx512"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def row_tiles(rows: int, most: int) -> tuple[int, ...]:
 
 def count(problem: Problem, algorithm: str, isa: str) -> Work:
     format, busy = problem.w_kind.format, problem.busy_matrices
-    wide = isa in ("avx512", "amx")
+    wide, on_arm = isa in ("avx512", "amx"), isa in COUNTED
+    eight = wide or (on_arm and algorithm in ("int8", "bfmmla"))
     each = problem.rows / busy if busy else 0.0
     branches = 2 if problem.gated else 1
     stored = format.element.bits / 8 + format.scale.bits / 8 / format.block
@@ -66,7 +69,7 @@ def count(problem: Problem, algorithm: str, isa: str) -> Work:
         k=ceil(problem.k / _CHUNK) * _CHUNK,
         tiles=round(ceil(problem.n / _TILE_N) * busy),
         abreast=2 if wide and algorithm == "gemm" else 1,
-        row_tiles=row_tiles(ceil(each), 8 if wide else 4),
+        row_tiles=row_tiles(ceil(each), 8 if eight else 4),
         matrices=busy,
         branches=branches,
         rows=problem.rows,
@@ -122,6 +125,9 @@ def _steps(work: Work, constants: Constants) -> tuple[float, float]:
     if work.algorithm == "int8":
         turn = constants.look_up[work.bits] + scale
         return turn * len(work.row_tiles), sum(constants.int8[each] for each in work.row_tiles)
+    if work.algorithm == "bfmmla":
+        turn = constants.shorten[work.bits] + scale
+        return turn * len(work.row_tiles), sum(constants.bfmmla[each] for each in work.row_tiles)
     turn = constants.decode[work.bits] + scale
     return turn * len(work.row_tiles), sum(constants.stream[each] for each in work.row_tiles)
 
@@ -131,5 +137,14 @@ def ranked(times: dict[str, float]) -> list[str]:
     return sorted(times, key=lambda name: times[name] / (_TIE if name == "stream" else 1))
 
 
+def constants_of(isa: str) -> Constants:
+    return COUNTED[isa] if isa in COUNTED else CONSTANTS[FITTED_AS.get(isa, isa)]
+
+
+def basis(isa: str) -> str:
+    """What a prediction rests on, where that is no measurement of such a machine."""
+    return f"by counted instructions: nothing was timed on {isa}" if isa in COUNTED else ""
+
+
 def cost(problem: Problem, algorithm: str, isa: str, machine: Machine) -> Cost:
-    return predict(count(problem, algorithm, isa), CONSTANTS[FITTED_AS.get(isa, isa)], machine)
+    return predict(count(problem, algorithm, isa), constants_of(isa), machine)
