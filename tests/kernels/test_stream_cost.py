@@ -112,15 +112,16 @@ def test_predictions_grow_with_the_work():
 
 
 def test_choices_hold_on_problems_that_were_not_fitted():
-    """Draw 5 judges: the config that the library takes, over the best one measured."""
+    """Draw 8 judges: the config that the library takes, over the best one measured."""
     timed = {}
-    for each in fit_stream.read([SWEEPS / "h200_draw5.jsonl"]):
+    for each in fit_stream.read([SWEEPS / "h200_draw8.jsonl"]):
         timed.setdefault(each.problem, {})[each.config] = each.relative
     regrets = sorted(own[ranked_by_prediction(asked)[0]] for asked, own in timed.items())
     assert len(regrets) >= 60
     assert regrets[len(regrets) // 2] < 1.03
     assert regrets[9 * len(regrets) // 10] < 1.10
-    assert regrets[-1] < 1.21
+    assert sum(each > 1.1 for each in regrets) <= 2
+    assert regrets[-1] < 1.23
 
 
 def test_corrections_are_of_the_gpu_that_was_measured():
