@@ -16,7 +16,6 @@ from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda
 from blockscale.kernels.matmul import cublas, stream
 from blockscale.kernels.matmul.fragments import arguments as fragment_arguments
-from blockscale.kernels.matmul.fragments import decoded_x
 from blockscale.kernels.matmul.fragments import product as fragment_product
 from blockscale.kernels.matmul.fragments.groups import rows_of_most
 from blockscale.kernels.matmul.stream.choice import stream_configs
@@ -135,7 +134,7 @@ def test_a_plan_sees_weights_and_tables_that_change(launches, monkeypatch):
 
 @pytest.mark.parametrize("x_format", [bs.NVFP4, bs.MXFP4], ids=str)
 def test_few_rows_of_codes_are_decoded_by_the_kernel(launches, monkeypatch, x_format):
-    monkeypatch.setattr(decoded_x, "decode", lambda kind, parts, out, pdl: out.fill_(7))
+    monkeypatch.setattr(fragment_product, "decode", lambda kind, parts, out, pdl: out.fill_(7))
     q = bs.quantize(torch.randn(256, 64), bs.NVFP4).pack(fragments(bs.NVFP4))
     x = bs.quantize(torch.randn(8, 64), x_format)
     kind = str(Kind(x_format, canonical(x_format)))

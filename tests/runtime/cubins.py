@@ -20,11 +20,7 @@ from typing import NamedTuple
 
 from blockscale import ops
 from blockscale.kernels import KERNELS
-from blockscale.kernels.matmul.fragments.arguments import (
-    Arguments,
-    CodedXArguments,
-    WgmmaArguments,
-)
+from blockscale.kernels.matmul.fragments.arguments import Arguments, WgmmaArguments
 from blockscale.runtime import gpu
 from blockscale.runtime.cuda import TARGETS, Build, arch_of, cubin, load_nvrtc
 from blockscale.runtime.cuda.arch import capability
@@ -101,9 +97,8 @@ def _pointers(build: Build) -> sass.Arguments:
     """The products read weights early, which nobody writes any more; other kernels read nothing."""
     if build.entry not in ("stream", "sm90_gemm"):
         return sass.Arguments()
-    defines = dict(build.defines)
-    wide, coded = defines.get("BS_WGMMA", 1), "BS_X_BITS" in defines
-    struct = CodedXArguments if coded else WgmmaArguments if wide else Arguments
+    wide = dict(build.defines).get("BS_WGMMA", 1)
+    struct = WgmmaArguments if wide else Arguments
 
     def places(*names: str) -> tuple[range, ...]:
         fields = [getattr(struct, name) for name in names if hasattr(struct, name)]
@@ -112,14 +107,7 @@ def _pointers(build: Build) -> sass.Arguments:
     return sass.Arguments(
         settled=places("weight", "code_map", "scale_map"),
         written=places(
-            "x",
-            "x_scale",
-            "x_map",
-            "x_scale_map",
-            "x_block_scale",
-            "group_sizes",
-            "partial",
-            "arrivals",
+            "x", "x_scale", "x_map", "x_block_scale", "group_sizes", "partial", "arrivals"
         ),
         alignment=64 if wide else 8,  # that of tensor maps
     )

@@ -3,8 +3,6 @@
 // Each stage has two mbarriers: `full` completes when its bytes have come, `empty` when all warps that read it are done.
 // In a cluster every CTA loads its share of the rows of x and sends it to all CTAs; so a stage is empty when the warps
 // of all CTAs have read theirs.
-//
-// Quantised x comes as codes, at a third mbarrier, and other warps decode it (gemm/coded_x.cuh).
 #pragma once
 #include "gemm/work.cuh"
 #include "ptx/cluster.cuh"
@@ -20,7 +18,7 @@ struct StageRing {
     static constexpr int TURN = Shape::TURN;
 
     u32 shared;    // address of the stages
-    u32 barriers;  // of `full`, then of `empty`, then of `raw` where x is codes
+    u32 barriers;  // of `full`, then of `empty`
     int slot = 0;
     u32 parity = 0;  // of the phase that the barriers of the slot are in
 
@@ -32,24 +30,16 @@ struct StageRing {
 
     BS_DEVICE u32 full(int slot) const { return barriers + 8 * slot; }
     BS_DEVICE u32 empty(int slot) const { return barriers + 8 * (STAGES + slot); }
-    BS_DEVICE u32 raw(int slot) const { return barriers + 8 * (2 * STAGES + slot); }
 
     // A stage holds x, then codes, then scales. Tiles of gate come before those of up.
     BS_DEVICE u32 stage_of(int slot) const { return shared + slot * Shape::STAGE_BYTES; }
     static BS_DEVICE u32 codes_in(u32 stage) { return stage + Shape::X_BYTES; }
     static BS_DEVICE u32 scales_in(u32 stage) { return codes_in(stage) + Shape::CTA_TILES * Shape::CODE_BYTES; }
 
-    // Codes of x at the end of its panel; 16 bytes of scales of each row behind the scales of weights.
-    static constexpr int RAW_ROW = Shape::X_ROW_BYTES;
-    static BS_DEVICE u32 raw_in(u32 stage) { return stage + Shape::X_BYTES - Shape::TILE_M * RAW_ROW; }
-    static BS_DEVICE u32 raw_scales_in(u32 stage) { return scales_in(stage) + Shape::CTA_TILES * Shape::SCALE_BYTES; }
-
     // By one thread, before anybody else in the cluster looks at the barriers.
     BS_DEVICE void initialise() const {
         for (int i = 0; i < STAGES; i++)
-            ptx::mbarrier_init(full(i), 1 + Shape::X_WARPS), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
-        if constexpr (Shape::X_CODED)
-            for (int i = 0; i < STAGES; i++) ptx::mbarrier_init(raw(i), 1);
+            ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
         ptx::mbarrier_init_fence();
     }
 
@@ -66,7 +56,7 @@ struct StageRing {
     BS_DEVICE void load_weights(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int slot) const {
         const u32 barrier = full(slot), stage = stage_of(slot);
         ptx::mbarrier_arrive_expect_tx(barrier,
-                                       (Shape::X_CODED ? 0 : Shape::X_BYTES) + Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
+                                       Shape::X_BYTES + Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
         if constexpr (Shape::TRANSPOSED) return load_transposed(a, tile, k_tile, barrier, stage);
         const int first_tile = tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
 #pragma unroll
@@ -87,21 +77,12 @@ struct StageRing {
     }
 
     BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int rank) const {
-        if constexpr (Shape::X_CODED) return load_coded(a, tile, k_tile);
         constexpr int ROWS = Shape::TILE_M / CLUSTER;  // that this CTA loads
         const u32 to = stage_of(slot) + rank * ROWS * 128;
         if constexpr (CLUSTER == 1)
             ptx::tma::load(to, a.x_map, 64 * k_tile, tile.row, full(slot));
         else
             ptx::tma::load_multicast(to, a.x_map, 64 * k_tile, tile.row + rank * ROWS, full(slot), (1 << CLUSTER) - 1);
-    }
-
-    // Scales by the 16 bytes, of more than this stage.
-    BS_DEVICE void load_coded(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile) const {
-        const u32 stage = stage_of(slot);
-        ptx::mbarrier_arrive_expect_tx(raw(slot), Shape::TILE_M * (RAW_ROW + 16));
-        ptx::tma::load(raw_in(stage), a.x_map, RAW_ROW * k_tile, tile.row, raw(slot));
-        ptx::tma::load(raw_scales_in(stage), a.x_scale_map, 64 * k_tile / Shape::X_BLOCK / 16 * 16, tile.row, raw(slot));
     }
 
     // All that this CTA multiplies, by one thread. Weights that nobody writes need not wait for the kernel before: those

@@ -9,15 +9,13 @@
 // Work. A CTA has WARPGROUPS warpgroups that decode and multiply, and one more, of which one thread brings operands by
 // TMA. CTAs are persistent: each takes output tiles, or parts of them along k, as gemm/work.cuh says, and while it stores
 // a tile, the operands of the next one come. CTAs of a cluster share rows of x, or the k of one tile. Parts of a tile are
-// added in a fixed order: the same call gives the same bits. Where x is quantised, other warps of the warpgroup that brings
-// it may decode it (gemm/coded_x.cuh).
+// added in a fixed order: the same call gives the same bits.
 //
 // The same with w transposed, for gradients of x (gemm/transposed_tiles.cuh): sums over rows of w, and columns of w are
 // columns of the output.
 #pragma once
 #include "gemm/clear_rows.cuh"
 #include "gemm/cluster_sums.cuh"
-#include "gemm/coded_x.cuh"
 #include "gemm/partial_sums.cuh"
 #include "gemm/store_tile.cuh"
 #include "gemm/tiled_mainloop.cuh"
@@ -55,7 +53,7 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
 
 template <class Shape>
 BS_DEVICE void tiled(const typename Shape::Arguments& a) {
-    __shared__ u64 barriers[(Shape::X_CODED ? 3 : 2) * Shape::STAGES];
+    __shared__ u64 barriers[2 * Shape::STAGES];
     u8* memory = ptx::dynamic_shared();
     memory += -ptx::shared_address(memory) & 1023;  // where panels with TMA's 128-byte swizzle may start
     u8* staging = memory + Shape::STAGES * Shape::STAGE_BYTES + Shape::N_WARPS * Shape::DECODED_BYTES;
@@ -77,8 +75,6 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     if (threadIdx.x >= Shape::CONSUMERS) {
         if constexpr (Shape::WARPGROUPS > 1) ptx::keep_registers<Shape::PRODUCER_REGISTERS>();
         if (threadIdx.x == Shape::CONSUMERS) ring.produce(a, order, rank);
-        if constexpr (Shape::X_CODED)
-            if (threadIdx.x >= Shape::CONSUMERS + 32) CodedX<Shape>(ring).run(order);
         __syncwarp();
         if constexpr (Shape::PARTS > 1) ClusterSums<Shape>::stand_by();
     } else {

@@ -10,7 +10,6 @@
 //   RAGGED          groups of rows of x belong to experts
 //   TRANSPOSED      sums run over rows of w, and "n" of the arguments counts its columns, "k" its rows
 //   X, OUT          BFloat16x2 or Float16x2; the dtype of the output
-//   XFormat         of x that comes as codes, its decode::WeightFormat, else void
 //
 // blockscale/kernels/matmul/sm90_gemm/shared_memory.py decides where things lie in shared memory.
 #pragma once
@@ -19,36 +18,13 @@
 
 namespace bs::gemm {
 
-// What sums lack of x in codes, beside what they lack of the weights.
-template <class Weights, class X, class XFormat>
-struct LiftOfBoth : Weights {
-    using OfX = Lift<X, XFormat, true>;
-    static constexpr float SUM_LIFT = Weights::SUM_LIFT * (OfX::UNLIFTED && !OfX::MAY_EXCEED ? OfX::SUM_LIFT : 1.0f);
-};
-template <class Weights, class X>
-struct LiftOfBoth<Weights, X, void> : Weights {};
-
-// Of x: bytes of codes of a row in a stage of 64 k, and values that share a scale.
-template <class XFormat>
-struct CodesOf {
-    static constexpr int ROW_BYTES = 8 * XFormat::BITS, BLOCK = XFormat::BLOCK;
-};
-template <>
-struct CodesOf<void> {
-    static constexpr int ROW_BYTES = 0, BLOCK = 1;
-};
-
 template <class CONFIG, class FORMAT>
 struct TiledShape : CONFIG {
     using Config = CONFIG;
     using Format = FORMAT;
     using X = typename Config::X;
-    using XFormat = typename Config::XFormat;
-    static constexpr bool X_CODED = !Same<XFormat, void>::VALUE;
-    static constexpr int X_WARPS = X_CODED ? 3 : 0;  // that decode x
-    static constexpr int X_ROW_BYTES = CodesOf<XFormat>::ROW_BYTES, X_BLOCK = CodesOf<XFormat>::BLOCK;
-    using Arguments = typename Either<X_CODED, CodedXArguments, WgmmaArguments>::Type;
-    using Lift = LiftOfBoth<gemm::Lift<X, Format, true>, X, XFormat>;
+    using Arguments = WgmmaArguments;
+    using Lift = gemm::Lift<X, Format, true>;
     using Decoder = decode::Decoder<X, Format::ELEMENT, Format::BITS, Format::SYMMETRIC>;
 
     static constexpr bool SCALES_WEIGHTS = true;
@@ -69,7 +45,7 @@ struct TiledShape : CONFIG {
 
     // Registers of a thread, of two warpgroups that multiply: what the producer does without, they get. One warpgroup
     // has enough.
-    static constexpr int PRODUCER_REGISTERS = X_CODED ? 56 : 40, CONSUMER_REGISTERS = X_CODED ? 224 : 232;
+    static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
     static_assert(Config::PARTS == 1 || (Config::CLUSTER == 1 && !Config::RAGGED), "a cluster has one tile, and each CTA of it all of x");
     static_assert(Config::TILE_M % (16 * Config::CLUSTER) == 0, "a CTA loads whole groups of 8 rows of x");
@@ -77,8 +53,6 @@ struct TiledShape : CONFIG {
     static_assert(Config::TILE_M % 32 == 0, "32 rows of x are stored at a time");
     static_assert(!(Config::GATED && Config::TRANSPOSED), "a gate is a matter of rows");
     static_assert(!Config::GATED || Config::WARPGROUPS == 2, "one has gate, the other up");
-    static_assert(!X_CODED || (Config::CLUSTER == 1 && !Config::TRANSPOSED), "a CTA decodes x for itself");
-    static_assert(!X_CODED || X::is_bfloat16, "float16 has no room for x times its scales");
 };
 
 }  // namespace bs::gemm

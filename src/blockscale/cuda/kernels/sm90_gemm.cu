@@ -10,11 +10,6 @@ struct Config {
     static constexpr gemm::Activation ACTIVATION = gemm::BS_ACTIVATION;
     static constexpr numbers::Dtype OUT = numbers::BS_OUT;
     using X = ptx::BS_X;
-#ifdef BS_X_BITS
-    using XFormat = decode::WeightFormat<decode::BS_X_ELEMENT, BS_X_BITS, decode::BS_X_SCALE, BS_X_BLOCK, true>;
-#else
-    using XFormat = void;
-#endif
 
     // Bytes of shared memory.
     static constexpr int X_BYTES = BS_X_BYTES, CODE_BYTES = BS_CODE_BYTES, SCALE_BYTES = BS_SCALE_BYTES;

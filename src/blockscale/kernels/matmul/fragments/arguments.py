@@ -96,14 +96,6 @@ class WgmmaArguments(Structure):
     _fields_ = fields(MEMBERS)
 
 
-class CodedXArguments(Structure):
-    """Of those that decode x: `x_map` is of its codes."""
-
-    HEADER = Header("gemm_arguments", "gemm", alignment=64)
-    MEMBERS = (*WgmmaArguments.MEMBERS, Member("TensorMap", "x_scale_map", "of block scales"))
-    _fields_ = fields(MEMBERS)
-
-
 def weight_maps(
     problem: Problem, part: Parts, tiles_of_cta: int, tile_k: int
 ) -> tuple[bytes, bytes]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from blockscale.kernels.contract import Launch, Parts, ReplayLaunch
 from blockscale.kernels.cuda.enums import Activation, Dtype
 from blockscale.kernels.cuda.tables import counted, is_symmetric
+from blockscale.kernels.dequantize.cuda import decode
 from blockscale.kernels.matmul.fragments.arguments import (
     TensorMap,
     Weight,
@@ -19,13 +20,10 @@ from blockscale.kernels.matmul.fragments.arguments import (
     address_of,
     weight_maps,
 )
-from blockscale.kernels.matmul.fragments.decoded_x import decoded
 from blockscale.kernels.matmul.fragments.numbers import x_dtype
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime.cuda import Build, Function, current_stream, function, matrix_map
-
-_WORD = 4  # bytes of codes of x that a lane reads at a time
 
 
 class Shape(NamedTuple):
@@ -257,18 +255,12 @@ class FragmentProduct(Launch):
         if row_scale is not None:
             arguments.x_scale = row_scale.data_ptr()
         if not self._decodes_x:
-            return decoded(self._problem, x), row_scale, None
-        by_tma = self._launched.x_box is not None
-        codes = _starting_at(x.codes, self.alignment if by_tma else _WORD)
-        scale = _starting_at(x.scale, self.alignment if by_tma else 1)
+            return _decoded(self._problem, x), row_scale, None
+        codes, scale = x.codes.contiguous(), x.scale.contiguous()
+        if codes.data_ptr() % 4:
+            codes = codes.clone()
         arguments.x_block_scale, arguments.x_block_stride = scale.data_ptr(), scale.stride(0)
         return codes, row_scale, scale
-
-
-def _starting_at(part: Tensor, alignment: int) -> Tensor:
-    """Contiguous, and at a multiple of so many bytes."""
-    part = part.contiguous()
-    return part.clone() if part.data_ptr() % alignment else part
 
 
 def _copyable(x: Tensor, by_tma: bool) -> tuple[Tensor, int, int]:
@@ -281,3 +273,11 @@ def _copyable(x: Tensor, by_tma: bool) -> tuple[Tensor, int, int]:
         return x, begin, between
     x = x.clone(memory_format=torch.contiguous_format)
     return x, x.data_ptr(), x.stride(0)
+
+
+def _decoded(problem: Problem, x: Parts) -> Tensor:
+    """Rows of numbers, without their tensor scales."""
+    values = torch.empty(problem.rows, problem.k, dtype=torch.bfloat16, device=x.codes.device)
+    parts = Parts(x.codes[None], x.scale[None], None, x.codebook)
+    decode(problem.x, parts, values[None], pdl=problem.device.pdl)
+    return values

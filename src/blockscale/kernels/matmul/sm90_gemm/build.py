@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from blockscale.kernels.cuda.enums import Activation, Element, Scale
+from blockscale.kernels.cuda.enums import Activation
 from blockscale.kernels.matmul.fragments.numbers import x_dtype
 from blockscale.kernels.matmul.fragments.tiled import format_defines
 from blockscale.kernels.matmul.sm90_gemm.config import Config
@@ -16,7 +16,7 @@ from blockscale.runtime.cuda import Build
 
 def gemm_build(problem: Problem, config: Config, symmetric: bool) -> Build:
     activation = parse_activation(problem.activation).name if problem.gated else "none"
-    x = problem.x if config.decodes_x else x_dtype(problem)
+    x = x_dtype(problem)
     return _specialised(problem.w, x, problem.out, activation, problem.ragged, symmetric, config)
 
 
@@ -25,9 +25,8 @@ def _specialised(
     w: str, x: str, out: str, activation: str, ragged: bool, symmetric: bool, config: Config
 ) -> Build:
     format = parse_kind(w).format
-    coded = parse_kind(x).format if config.decodes_x else None
     defines: dict[str, str | int] = {
-        **format_defines(format, x if coded is None else "bfloat16", out, symmetric),
+        **format_defines(format, x, out, symmetric),
         "BS_TILE_M": config.tile_m,
         "BS_WARPGROUPS": config.warpgroups,
         "BS_TILES_PER_WARP": config.tiles_per_warp,
@@ -39,12 +38,5 @@ def _specialised(
         "BS_RAGGED": int(ragged),
         "BS_TRANSPOSED": int(config.transposed),
     }
-    defines |= shared_memory(config, format, out, activation != "none", coded).defines()
-    if coded is not None:
-        defines |= {
-            "BS_X_ELEMENT": Element[coded.element.name.upper()].name,
-            "BS_X_BITS": coded.element.bits,
-            "BS_X_SCALE": Scale[coded.scale.name.upper()].name,
-            "BS_X_BLOCK": coded.block,
-        }
+    defines |= shared_memory(config, format, out, activation != "none").defines()
     return Build("sm90_gemm.cu", "sm90_gemm", tuple(defines.items()), needs=("HGMMA", "UTMALDG"))

@@ -24,7 +24,6 @@ class Config(BaseConfig):
     split: bool = False  # stream-K: tiles that fill no round of the clusters are split along k
     transposed: bool = False  # sums run over rows of w: n of a problem counts its columns
     k_parts: int = 1  # CTAs of a cluster that share the k of one tile
-    decodes_x: bool = False  # the kernel takes codes of quantised x
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.weight_rows} x {TILE_K}"
@@ -41,8 +40,6 @@ class Config(BaseConfig):
             parts.append("stream-K")
         if self.transposed:
             parts.append("w transposed in registers")
-        if self.decodes_x:
-            parts.append("x decoded by the producer")
         return ", ".join(parts)
 
     @property
@@ -58,10 +55,6 @@ class Config(BaseConfig):
     def weight_rows(self) -> int:
         """That a CTA takes, of gate and up together."""
         return 64 * self.tiles_per_warp * self.warpgroups
-
-    def x_bytes(self, problem: Problem) -> float:
-        """That the kernel reads of a value of x."""
-        return problem.x_kind.format.bits_per_value / 8 if self.decodes_x else 2
 
     def turn_k(self, format: Format) -> int:
         """Along k, that the mainloop unrolls: where scales stand together, or two stages."""

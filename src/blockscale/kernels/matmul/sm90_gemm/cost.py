@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from blockscale.kernels.contract import Prediction
-from blockscale.kernels.matmul.fragments.decoded_x import decoding_time
 from blockscale.kernels.matmul.fragments.groups import expected_tiles
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.problem import Problem
@@ -21,10 +20,6 @@ from blockscale.problem import Problem
 # cycles of a tile; it keeps small problems away.
 _START = 2.5
 _DRAM = 0.85  # of the data sheet's rate
-
-# Cycles in which the producer decodes 64 k of a row of quantised x, beside the decoding of weights:
-# from a slower way to share the work out, so that nothing is chosen before a sweep has it.
-_DECODE_X = 12.0
 
 
 @dataclass(frozen=True)
@@ -79,10 +74,7 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
     decoding += c.decode_table if format.is_codebook else 0.0
     if config.transposed:
         decoding += c.transpose + (c.transpose_table if format.is_codebook else 0.0)
-    stage_units = config.warpgroups * config.tiles_per_warp
-    if config.decodes_x:
-        decoding += _DECODE_X * config.tile_m / stage_units
-    units = steps * stage_units
+    units = steps * config.warpgroups * config.tiles_per_warp
     unit = (products**c.overlap + decoding**c.overlap) ** (1 / c.overlap)
     tile = units * unit + c.tile
     if problem.gated:
@@ -100,10 +92,9 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
     again = _read_again(problem, config, tiles, clusters, c)
     computing += c.again * again / device.dram_bytes_per_s * 1e6
     reading = problem.bytes / (device.dram_bytes_per_s * _DRAM) * 1e6
-    start = _START + (0.0 if config.decodes_x else decoding_time(problem))
     if reading > computing:
-        return Prediction(start + reading, "DRAM")
-    return Prediction(start + computing, "tensor cores" if products > decoding else "decoding")
+        return Prediction(_START + reading, "DRAM")
+    return Prediction(_START + computing, "tensor cores" if products > decoding else "decoding")
 
 
 def _read_again(
@@ -117,7 +108,6 @@ def _read_again(
         return 0.0
     parted = left if tiles < clusters else left + clusters
     w_row = problem.k * problem.w_kind.format.bits_per_value / 8
-    x_row = problem.k * config.x_bytes(problem)
-    tile = x_row * config.tile_m + config.cluster * config.weight_rows * w_row
-    held = c.cache * problem.device.l2_bytes / (x_row * problem.rows + problem.n * w_row)
+    tile = 2 * problem.k * config.tile_m + config.cluster * config.weight_rows * w_row
+    held = c.cache * problem.device.l2_bytes / (2 * problem.rows * problem.k + problem.n * w_row)
     return parted * tile * max(0.0, 1 - held)

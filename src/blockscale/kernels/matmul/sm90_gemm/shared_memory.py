@@ -2,9 +2,6 @@
 
     stages of x, codes and scales | decoded scales | staging of results | starts of ragged groups
 
-Quantised x that the kernel decodes comes as codes, to where its numbers will be, and as block
-scales, behind those of weights.
-
 The numbers enter a build as defines.
 """
 
@@ -20,7 +17,6 @@ from blockscale.problem import Problem
 _SWIZZLED = 1024  # where a panel with TMA's 128-byte swizzle may start
 _STAGED_ROWS, _STAGED_COLUMNS = 32, 64  # of a warpgroup
 _PADDING = 4  # floats, that spread the banks
-X_SCALE_BYTES = 16  # of a row of x: the least that TMA copies
 
 
 class SharedMemory(NamedTuple):
@@ -42,10 +38,7 @@ class SharedMemory(NamedTuple):
         return {f"BS_{name.upper()}": value for name, value in self._asdict().items()}
 
 
-def shared_memory(
-    config: Config, format: Format, out: str, gated: bool, coded: Format | None = None
-) -> SharedMemory:
-    """coded: of x that the kernel decodes"""
+def shared_memory(config: Config, format: Format, out: str, gated: bool) -> SharedMemory:
     tiles = 4 * config.tiles_per_warp * config.warpgroups
     x, codes, scales = 2 * TILE_K * config.tile_m, 2 * TILE_K * format.element.bits, 128
     groups, scaled = 1, tiles
@@ -53,8 +46,6 @@ def shared_memory(
         groups = scale_groups_across(config, format)
         scaled = groups * TILE_K // 16
     stage = x + tiles * codes + scaled * scales
-    if coded is not None:
-        stage += config.tile_m * X_SCALE_BYTES
     wide = out == "float32"
     row = 4 * (_STAGED_COLUMNS + _PADDING) if wide else 2 * _STAGED_COLUMNS
     return SharedMemory(
@@ -86,8 +77,7 @@ def holds_sums(config: Config, problem: Problem) -> bool:
 
 def shared_bytes(config: Config, problem: Problem) -> int:
     """That a launch asks for."""
-    coded = problem.x_kind.format if config.decodes_x else None
-    memory = shared_memory(config, problem.w_kind.format, problem.out, problem.gated, coded)
+    memory = shared_memory(config, problem.w_kind.format, problem.out, problem.gated)
     starts = 8 * (problem.groups + 1) if problem.ragged else 0
     return (
         _SWIZZLED

@@ -8,11 +8,7 @@ from dataclasses import replace
 from blockscale.kernels.matmul.fragments.clusters import cluster_places
 from blockscale.kernels.matmul.fragments.tiled import TILE_M
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
-from blockscale.kernels.matmul.sm90_gemm.shared_memory import (
-    X_SCALE_BYTES,
-    holds_sums,
-    shared_bytes,
-)
+from blockscale.kernels.matmul.sm90_gemm.shared_memory import holds_sums, shared_bytes
 from blockscale.problem import Problem
 
 _MOST_SUMS = 128  # registers of a thread; more would spill
@@ -31,18 +27,6 @@ def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]
                 if rows // 2 * tiles <= _MOST_SUMS:
                     config = Config(rows, 2, tiles, 0, cluster, transposed=transposed)
                     yield from _with_stages(problem, config)
-                    if cluster == 1 and not transposed and takes_codes(problem):
-                        yield from _with_stages(problem, replace(config, decodes_x=True))
-
-
-def takes_codes(problem: Problem) -> bool:
-    """Whether TMA can copy codes and scales of quantised x as they lie: rows are multiples of 16
-    bytes apart."""
-    if "@" not in problem.x:
-        return False
-    format, layout = problem.x_kind
-    scales = problem.k // format.block
-    return layout.codes == "bits" and layout.scales == "rows" and scales % X_SCALE_BYTES == 0
 
 
 def _with_stages(problem: Problem, config: Config) -> Iterator[Config]:

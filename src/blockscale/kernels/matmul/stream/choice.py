@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from blockscale.kernels.contract import Prediction
-from blockscale.kernels.matmul.fragments.decoded_x import decoding_time
-from blockscale.kernels.matmul.stream.config import Config, decodes_x
+from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.correction import correction
 from blockscale.kernels.matmul.stream.cost import Cost, cost, count
 from blockscale.kernels.matmul.stream.exceptions import exception
@@ -80,8 +79,7 @@ def predicted(problem: Problem, config: Config) -> Prediction:
         told = f"measured on {known.device}, where the config that is predicted to be the fastest"
         return Prediction(known.microseconds, "", f"{told} {other}")
     expected = cost(problem, config)
-    before = 0.0 if decodes_x(problem, config) else decoding_time(problem)
-    return Prediction(before + _corrected(problem, config, expected), expected.bound_by)
+    return Prediction(_corrected(problem, config, expected), expected.bound_by)
 
 
 def _rounded(problem: Problem) -> int:
