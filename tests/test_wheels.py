@@ -23,6 +23,7 @@ PURE = {
     f"{ABOUT}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n\n",
     f"{ABOUT}/RECORD": "stale,,\n",
 }
+COMPILED_HERE = "blockscale/runtime/_replay.abi3.so"  # as a developer's source tree has it
 PLATFORMS = {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}  # as sys.platform says
 LIBRARY = b"\x7f native code"
 
@@ -33,6 +34,7 @@ def pack(tmp_path):
     with zipfile.ZipFile(pure, "w") as made:
         for name, content in PURE.items():
             made.writestr(name, content)
+        made.writestr(COMPILED_HERE, "code of another machine")
     library = tmp_path / "compiled"
     library.write_bytes(LIBRARY)
     dist = tmp_path / "dist"

@@ -35,6 +35,7 @@ DIST, WORK = ROOT / "dist", ROOT / "build" / "wheels"
 # of these: one for all that is linked here.
 FLAGS = ("-fPIC", "-s")
 RUNTIME = PurePosixPath("blockscale/runtime")
+NATIVE = (".so", ".dylib", ".dll", ".pyd")
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,12 @@ def pure_wheel(folder: Path) -> Path:
 
 
 def pack(pure: Path, target: Target, library: Path, folder: Path) -> Path:
-    """The wheel of a target: the files of the pure one, the library, and what tells of both."""
+    """The wheel of a target: the files of the pure one, the library, and what tells of both.
+
+    What was compiled into the source tree, for the machine that this runs on, stays behind."""
     with ZipFile(pure) as given:
-        files = {name: given.read(name) for name in given.namelist() if not name.endswith("/")}
+        left_out = ("/", *NATIVE)
+        files = {name: given.read(name) for name in given.namelist() if not name.endswith(left_out)}
     about, record = (_only(files, f".dist-info/{name}") for name in ("WHEEL", "RECORD"))
     told = files[about].decode().splitlines()
     kept = [line for line in told if line and not line.startswith(("Tag:", "Root-Is-Purelib:"))]
