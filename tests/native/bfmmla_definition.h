@@ -19,9 +19,15 @@ inline float add_to_odd(float a, float b) {
   return std::fabs(sum) < 0x1p-126 ? 0.0f : float(sum);
 }
 
-// Two products of bfloat16 numbers, which float32 holds exactly, and the sum so far.
+// Of bfloat16 numbers: exact, but that subnormal ones and what is below 2^-126 are zero.
+inline float product(float w, float x) {
+  const double exact = double(w) * double(x);
+  return std::fabs(x) < 0x1p-126f || std::fabs(exact) < 0x1p-126 ? 0.0f : float(exact);
+}
+
+// Two products and the sum so far.
 inline float add_pair(float sum, const float* w, const float* x) {
-  return add_to_odd(sum, add_to_odd(w[0] * x[0], w[1] * x[1]));
+  return add_to_odd(sum, add_to_odd(product(w[0], x[0]), product(w[1], x[1])));
 }
 
 }  // namespace definition

@@ -150,24 +150,29 @@ double largest_error(const Operands& of, const std::vector<float>& out, int64_t 
   return worst;
 }
 
-std::vector<float> multiply(const Operands& of, int isa, decltype(&bs_stream) product, const void* x, int x_dtype) {
-  std::vector<float> out(size_t(of.m * of.n), NAN);
-  const int64_t row_begin[2] = {0, of.m};
+// ends: of the rows of each group, which has as many whole tiles of the weight as the others.
+std::vector<float> multiply(const Operands& of, int isa, decltype(&bs_stream) product, const void* x, int x_dtype,
+                            std::vector<int64_t> ends = {}) {
+  if (ends.empty()) ends = {of.m};
+  const int64_t groups = int64_t(ends.size()), n = of.n / groups;
+  std::vector<float> out(size_t(of.m * n), NAN);
+  std::vector<int64_t> row_begin{0};
+  row_begin.insert(row_begin.end(), ends.begin(), ends.end());
   Matmul call{};
   call.format = {of.kind.decoder, of.kind.bits, of.kind.block, of.kind.scale_bytes, of.table.data(),
                  of.scale_table.data(), 1, 254, 23, 0};
   call.up_table = of.table.data();
   call.gate = {of.codes.data(), of.scales.data(), nullptr, nullptr, FLOAT32};
   call.up = call.gate;
-  call.groups = 1;
-  call.n = of.n;
+  call.groups = groups;
+  call.n = n;
   call.k = of.k;
-  call.row_begin = row_begin;
+  call.row_begin = row_begin.data();
   call.x = x;
   call.x_stride = of.k;
   call.x_dtype = x_dtype;
   call.out = out.data();
-  call.out_stride = of.n;
+  call.out_stride = n;
   call.out_dtype = FLOAT32;
   call.activation = NONE;
   call.isa = isa;
@@ -213,23 +218,76 @@ std::vector<float> defined_by_bfmmla(const Operands& of) {
   return out;
 }
 
+std::vector<float> multiply_by_bfmmla(const Operands& of, int isa, const std::vector<int64_t>& ends = {}) {
+  std::vector<uint16_t> x(of.x.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = to_bfloat16(of.x[i]);
+  return multiply(of, isa, bs_bfmmla, x.data(), BFLOAT16, ends);
+}
+
 // Rounding to odd loses up to 2^-23 of a sum: once where a pair of products is added, and once for each pair of a run.
 // Then there is a float32 rounding for each run.
 void try_bfmmla(Operands of, int isa) {
-  std::vector<uint16_t> x(of.x.size());
-  for (size_t i = 0; i < x.size(); ++i) x[i] = to_bfloat16(of.x[i]);
-  const Operands given = of;
+  const std::vector<float> out = multiply_by_bfmmla(of, isa);
   of.shorten();
-  const std::vector<float> out = multiply(given, isa, bs_bfmmla, x.data(), BFLOAT16);
   const int64_t roundings = 2 * (1 + run_of(of) / 2) + of.k / run_of(of);
   const bool same = digest(out) == digest(defined_by_bfmmla(of));
   tell(of, "bfmmla", out, same ? largest_error(of, out, roundings) : INFINITY);
+}
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "by bfmmla, %s\n", what);
+  std::exit(3);
+}
+
+// A row of x has the same bits in a group of any size, beside groups of any size.
+void check_groups(int isa) {
+  const Operands of(KINDS[0], 64, 192, 14);
+  const std::vector<float> whole = multiply_by_bfmmla(of, isa);
+  const std::vector<int64_t> ends{1, 4, 4, 14};
+  const std::vector<float> grouped = multiply_by_bfmmla(of, isa, ends);
+  for (int64_t row = 0, group = 0; row < of.m; ++row) {
+    while (row >= ends[size_t(group)]) ++group;
+    require(!std::memcmp(&grouped[size_t(row * 16)], &whole[size_t(row * of.n + group * 16)], 16 * sizeof(float)),
+            "a row depends on others");
+  }
+}
+
+void check_tiny_numbers(int isa) {
+  Operands of(KINDS[3], 37, 192, 3);  // of values above one, too
+  for (float& each : of.x) each *= 0x1p-125f;
+  const std::vector<float> out = multiply_by_bfmmla(of, isa);
+  of.shorten();
+  require(digest(out) == digest(defined_by_bfmmla(of)), "subnormal numbers are not those of its definition");
+}
+
+// A NaN of E4M3 reaches its row of the weight and no other, and an infinity of x its own row.
+void check_specials(int isa) {
+  const Kind& e4m3 = KINDS[7];
+  Operands of(e4m3, 37, 192, 3);
+  const std::vector<float> before = multiply_by_bfmmla(of, isa);
+  const int64_t spoilt = 21, infinite = 1;
+  const int64_t word = (spoilt / 16 * cpu_tiles::chunks(of.k) + 2) * e4m3.bits;  // of the third chunk
+  of.codes[size_t((word * cpu_tiles::ROWS + spoilt % 16) * 4)] = 0x7f;
+  of.x[size_t(infinite * of.k + 100)] = INFINITY;
+  const std::vector<float> after = multiply_by_bfmmla(of, isa);
+  for (int64_t row = 0; row < of.m; ++row)
+    for (int64_t column = 0; column < of.n; ++column) {
+      const size_t at = size_t(row * of.n + column);
+      if (column == spoilt) require(std::isnan(after[at]), "a NaN is lost");
+      else if (row == infinite) require(!std::isfinite(after[at]), "an infinity is lost");
+      else require(!std::memcmp(&after[at], &before[at], sizeof(float)), "a NaN or an infinity spreads");
+    }
 }
 #endif
 
 int main(int count, char** arguments) {
   const int isa = count > 1 ? std::atoi(arguments[1]) : bs_best_isa();
   std::printf("%d\n", isa);
+#if defined(__aarch64__)
+  if (isa >= BF16) check_groups(isa), check_tiny_numbers(isa), check_specials(isa);
+#endif
+  state = 1;  // the same numbers on every CPU
   for (const Kind& kind : KINDS)
     for (const int m : {1, 2, 3, 4, 5, 8, 13}) {
       const Operands of(kind, 37, kind.block == 16 ? 80 : 192, m);
