@@ -3,7 +3,12 @@
 The two take turns, so that a machine which slows down slows down both; only their ratio is kept.
 Once with x as it is, and once rounded to int8, which has to be asked for.
 
-    python -m serving.throughput --out bench/results/serving/throughput.json
+    OMP_NUM_THREADS=1 python -m serving.throughput --out bench/results/serving/throughput.json
+    OMP_NUM_THREADS=2 GOMP_CPU_AFFINITY="0 1" python -m serving.throughput --out ...
+
+The engines run in this process, so that they can take turns. vLLM gives each thread of a worker
+process a core of its own, by the same variable; here nobody would. Threads that may choose their
+cores can end up on one, where each waits for the other to spin to the end of its time slice.
 """
 
 from __future__ import annotations
@@ -73,12 +78,22 @@ def measured(folder: Path, own, dtype: str, x_format: str) -> dict[str, dict[str
     return {f"{n} at once": ratios(packed, own, n) for n in (1, 8)}
 
 
+def are_bound() -> bool:
+    """Whether the threads of OpenMP, of which this is the first, have a core each."""
+    torch.ones(2**16).add_(1)  # a first region, which binds them
+    return len(os.sched_getaffinity(0)) == 1
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--dtype", default="float32", help="bfloat16 where the CPU has it")
     parser.add_argument("--format", default="nvfp4")
     options = parser.parse_args()
+    if torch.get_num_threads() > 1 and not are_bound():
+        parser.error(
+            'set GOMP_CPU_AFFINITY="0 1", a core for each thread, as vLLM does for servers'
+        )
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     speeds = {}
