@@ -155,7 +155,8 @@ def test_timings_are_of_the_ctas_that_an_sm_held(tmp_path):
 @pytest.fixture(scope="module")
 def exceptional():
     """Problem, config and time of each exception that follows from the stored sweeps."""
-    shapes = [SWEEPS / f"h200_{name}.jsonl" for name in ("recorded_shapes", "experts_and_codes")]
+    names = ("recorded_shapes", "experts_and_codes", "recorded_again")
+    shapes = [SWEEPS / f"h200_{name}.jsonl" for name in names]
     found = []
     for *key, numbers, took, _ in fit_stream.exceptions(fit_stream.read(shapes)):
         w, x, m, n, k, groups, ragged, gated = key
