@@ -53,7 +53,7 @@ def test_a_packed_tensor_that_no_layer_reads_is_an_error(tmp_path):
     checkpoint = saved(tmp_path, {"a.weight": weight(32, 64), "b.weight": weight(32, 64)})
     intake = intake_of(checkpoint)
     intake.want(checkpoint.tensors["a.weight"])
-    with pytest.raises(ValueError, match=r"b\.weight.* no layer of the model reads it"):
+    with pytest.raises(ValueError, match=r"b\.weight.* no layer of the model reads it.* Keep it"):
         list(intake.stream(stream_of(checkpoint)))
 
 
@@ -75,7 +75,7 @@ def test_a_weight_that_nobody_fills_is_an_error(tmp_path):
     intake = intake_of(checkpoint)
     intake.want(checkpoint.tensors["a.weight"])
     stream = (pair for pair in stream_of(checkpoint) if not pair[0].endswith("_scale"))
-    with pytest.raises(ValueError, match=r"wait for a\.weight_scale, a\.weight_tensor_scale"):
+    with pytest.raises(ValueError, match=r"wait for a\.weight_scale, .*: give whole layers"):
         list(intake.stream(stream))
 
 
@@ -222,9 +222,8 @@ def test_experts_one_by_one(tmp_path):
     found = [piece.assemble() for piece in pieces.weights["up"]]
     assert found == [tensors[f"m.experts.{i}.up_proj.weight"] for i in (2, 0)]
     inside.pop("0.up_proj.weight")
-    with pytest.raises(
-        ValueError, match="2 experts are needed here, and the checkpoint has the up"
-    ):
+    told = "2 experts are needed here, and the checkpoint has the up.*config.json belong"
+    with pytest.raises(ValueError, match=told):
         want_experts(intake_of(checkpoint), inside, PROJECTIONS, Ranks([2, 0], total=3))
 
 

@@ -112,7 +112,9 @@ def want_experts(
             for role in roles:
                 (found.biases if is_bias else found.weights)[role] = [piece]
         elif stored.format is not None:
-            raise ValueError(f"{stored.name} is packed, and is no projection of experts")
+            raise ValueError(
+                f"{stored.name} is packed, and is no projection of experts: keep it unquantised"
+            )
     for (role, leaf), by_place in ones.items():
         is_bias = leaf == "bias"
         (found.biases if is_bias else found.weights)[role] = [
@@ -122,9 +124,13 @@ def want_experts(
         if len(by_place) != len(ranks.experts):
             raise ValueError(
                 f"{len(ranks.experts)} experts are needed here, and the checkpoint has the {role} "
-                f"{leaf} of {len(by_place)}, such as {next(iter(by_place.values())).name}"
+                f"{leaf} of {len(by_place)}, such as {next(iter(by_place.values())).name}: does "
+                "its config.json belong to these files?"
             )
     missing = [role for role in ROLES if role not in found.weights]
     if missing:
-        raise ValueError(f"the experts of {next(iter(inside.values())).name} have no {missing[0]}")
+        raise ValueError(
+            f"the experts of {next(iter(inside.values())).name} have no {missing[0]}: fetch the "
+            "checkpoint again"
+        )
     return found

@@ -44,7 +44,10 @@ class Piece:
         self._windows: Mapping[str, tuple[int, Ranges]] = {}
         if cut is not None:
             if stored.windows is None:
-                raise ValueError(f"{stored.name} can only be read whole, and ranks would share it")
+                raise ValueError(
+                    f"{stored.name} can only be read whole, and ranks would share it: serve with "
+                    "one rank, or convert the checkpoint with `blockscale quantize`"
+                )
             self._windows = stored.windows(cut.axis, cut.ranges)
 
     @property
@@ -60,7 +63,8 @@ class Piece:
         if tuple(tensor.shape) != entry.shape or tensor.dtype != entry.dtype:
             raise ValueError(
                 f"{entry.name} is {entry.dtype} {list(entry.shape)} in the checkpoint that the "
-                f"model was built for, got {tensor.dtype} {list(tensor.shape)}"
+                f"model was built for, got {tensor.dtype} {list(tensor.shape)}: give weights of "
+                "the same checkpoint, or start the server again with the other one"
             )
         window = self._windows.get(role)
         self._parts[role] = tensor.clone() if window is None else Cut(*window).of(tensor)
@@ -76,7 +80,10 @@ class Piece:
     def assemble(self) -> QTensor | Tensor:
         """And forget the parts."""
         if self.missing:
-            raise ValueError(f"{self.stored.name}: nobody has given {', '.join(self.missing)}")
+            raise ValueError(
+                f"{self.stored.name}: nobody has given {', '.join(self.missing)}; a weight is "
+                "given with all its parts"
+            )
         parts, self._parts = self._parts, {}
         return self.stored.assemble(parts)
 
@@ -129,7 +136,8 @@ class Intake:
                 elif name in unread:
                     raise ValueError(
                         f"{name} is packed in the checkpoint, and no layer of the model reads it: "
-                        "the engine has no quantised layer of that name"
+                        "the engine has no quantised layer of that name. Keep it unquantised, or "
+                        "see whether config.json belongs to these files"
                     )
                 elif name not in self._ignored:
                     yield name, tensor
@@ -156,7 +164,8 @@ class Intake:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             raise ValueError(
                 f"packed layers of the model wait for {', '.join(names[:_SHOWN])}{more}, which "
-                "the weights that were given do not have"
+                "the weights that were given do not have: give whole layers, under the names of "
+                "the checkpoint"
             )
         if reloading:
             for rebuild in self._layers:

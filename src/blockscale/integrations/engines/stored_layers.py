@@ -76,7 +76,7 @@ class StoredLayers:
                 names = [path for path, leaves in zip(paths, found, strict=True) if not leaves]
                 raise ValueError(
                     f"{prefix} is made of {', '.join(paths)}, and the checkpoint has no "
-                    f"{', '.join(names)}"
+                    f"{', '.join(names)}: fetch it again"
                 )
             unused = [leaves[INPUT_SCALE] for leaves in found if INPUT_SCALE in leaves]
             return LinearSource(weights, unused)

@@ -108,7 +108,10 @@ class BlockscaleMoEMethod(FusedMoEMethodBase):
     def _stacked(self, role: str, values: list[Any]) -> QTensor:
         plain = [value for value in values if not isinstance(value, QTensor)]
         if plain:
-            raise ValueError(f"{self.name}: {role} has experts that are packed and others not")
+            raise ValueError(
+                f"{self.name}: {role} has experts that are packed and others not: quantise all of "
+                "them, or none"
+            )
         if len(values[0].shape) == 3:
             whole: QTensor = values[0]
             return whole
@@ -168,6 +171,6 @@ def _activation(layer: Any) -> Activation:
         clamped = "" if limit is None else f" with a limit of {limit}"
         raise ValueError(
             f"{layer.layer_name}: experts with {name}{clamped} are not served, only "
-            f"{', '.join((*_ACTIVATIONS, _SWIGLU_OAI[0]))}"
+            f"{', '.join((*_ACTIVATIONS, _SWIGLU_OAI[0]))}: keep them unquantised"
         )
     return parse_activation(name)

@@ -82,7 +82,8 @@ class BlockscaleLinearMethod(LinearMethodBase):
             offsets = _offsets(layer)
         else:
             raise ValueError(
-                f"{self.name}: {len(weights)} stored weights for {len(sizes)} fused ones"
+                f"{self.name}: {len(weights)} stored weights for {len(sizes)} fused ones: does its "
+                "config.json belong to these files?"
             )
         ranges = [
             (offset + start, offset + start + size)
