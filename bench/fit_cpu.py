@@ -24,7 +24,8 @@ from bench.cpu_sweep import AGAIN
 from bench.sweep import problem_of
 from blockscale.kernels.matmul.cpu import by_time
 from blockscale.kernels.matmul.cpu_constants import CONSTANTS, Constants, Machine
-from blockscale.kernels.matmul.cpu_cost import FITTED_AS, PREDICTED, count, predict
+from blockscale.kernels.matmul.cpu_cost import PREDICTED, constants_of, count, predict
+from blockscale.kernels.matmul.cpu_counted import COUNTED
 from blockscale.problem import Problem
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
@@ -111,7 +112,7 @@ def judged(
     number of threads. `int8` has no rivals."""
     found: dict[str, list[float]] = {}
     for each in timed:
-        known = constants[FITTED_AS.get(each.isa, each.isa)]
+        known = constants_of(each.isa, constants)
         exact = {name: each.seconds[name] for name in each.seconds if name != "int8"}
         times = {
             name: predict(count(each.problem, name, each.isa), known, machine).seconds
@@ -156,8 +157,8 @@ def main() -> None:
     given = parser.parse_args()
     timed = read(given.fit)
     constants = {
-        isa: fit([each for each in timed if each.isa == isa], CONSTANTS[isa], isa)
-        for isa in CONSTANTS
+        isa: fit([each for each in timed if each.isa == isa], known, isa)
+        for isa, known in {**COUNTED, **CONSTANTS}.items()
         if any(each.isa == isa for each in timed)
     }
     constants = {**CONSTANTS, **constants}

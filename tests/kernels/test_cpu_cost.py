@@ -124,6 +124,15 @@ def test_a_prediction_for_arm_says_that_nothing_was_timed(isa):
     assert str(found).endswith(f" (by counted instructions: nothing was timed on {isa})")
 
 
+def test_times_take_the_place_of_counts(monkeypatch):
+    """Once a sweep of an ARM machine has been fitted."""
+    assert fit_cpu.constants_of("i8mm") == COUNTED["i8mm"]
+    monkeypatch.setitem(CONSTANTS, "i8mm", CONSTANTS["avx2"])
+    assert fit_cpu.constants_of("i8mm") == CONSTANTS["avx2"]
+    found = cpu.bind(problem(m=4, n=512, k=512), cpu.Config("i8mm", "stream", packs=False))
+    assert found.predicted.basis == ""
+
+
 def test_a_prediction_for_x86_rests_on_times():
     found = cpu.bind(problem(m=4, n=512, k=512), cpu.Config("avx2", "stream", packs=False))
     assert found.predicted.basis == ""

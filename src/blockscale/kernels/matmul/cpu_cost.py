@@ -13,6 +13,7 @@ a large float32 product, which is four multiply-adds: no time was measured (`bas
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -137,13 +138,16 @@ def ranked(times: dict[str, float]) -> list[str]:
     return sorted(times, key=lambda name: times[name] / (_TIE if name == "stream" else 1))
 
 
-def constants_of(isa: str) -> Constants:
-    return COUNTED[isa] if isa in COUNTED else CONSTANTS[FITTED_AS.get(isa, isa)]
+def constants_of(isa: str, fitted: Mapping[str, Constants] = CONSTANTS) -> Constants:
+    """Those fitted to times, where there are some."""
+    known = FITTED_AS.get(isa, isa)
+    return fitted[known] if known in fitted else COUNTED[known]
 
 
 def basis(isa: str) -> str:
     """What a prediction rests on, where that is no measurement of such a machine."""
-    return f"by counted instructions: nothing was timed on {isa}" if isa in COUNTED else ""
+    timed = FITTED_AS.get(isa, isa) in CONSTANTS
+    return "" if timed else f"by counted instructions: nothing was timed on {isa}"
 
 
 def cost(problem: Problem, algorithm: str, isa: str, machine: Machine) -> Cost:
