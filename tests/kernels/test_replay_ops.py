@@ -1,5 +1,8 @@
 """Calls of ops that C code repeats: found by where their weights are."""
 
+import gc
+import sys
+
 import pytest
 import torch
 
@@ -133,3 +136,30 @@ def test_places_say_where_tensors_are():
         assert places(other) != places(every)
     for unknown in ([one.to("meta")], [torch.zeros(0)], [one] * 9, [None], None, "ab", ["ab"]):
         assert places(unknown) is None
+
+
+def test_calls_of_an_op_leak_nothing(machine, q):
+    """Replayed, taken by Python, dispatched, and refused."""
+    arguments = settle(machine, q, rows(1))
+    x, w, text, n, k, *_ = arguments
+    known = next(iter(by_address._known.values()))
+    held = [x, w, *w, text, n, k, known, known.replays, known.replays[0], ops.matmul._op]
+    leaf = torch.nn.Parameter(x)
+
+    def call():
+        ops.matmul(*arguments)
+        with Watching():
+            ops.matmul(*arguments)
+        with torch.enable_grad():
+            assert ops.matmul._op(leaf, *arguments[1:]) is not None
+        with pytest.raises(TypeError):
+            ops.matmul._op(x)
+        replay.bytes_of_places(w)
+
+    call()
+    before = [sys.getrefcount(each) for each in held]
+    for _ in range(50):
+        call()
+    machine.launches.clear()
+    gc.collect()
+    assert [sys.getrefcount(each) for each in held] == before
