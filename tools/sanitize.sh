@@ -32,7 +32,7 @@ BLOCKSCALE_NATIVE=$(realpath "$build")/libblockscale_cpu.so
 BLOCKSCALE_REPLAY=$(realpath "$build")/_replay.abi3.so
 PYTHONPATH=tools
 export PYTHONPATH LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE BLOCKSCALE_REPLAY
-exec "$python" -m pytest -q --capture=no -p no:cacheprovider -p malloc_memory \
+exec "$python" -m pytest -q -n auto --dist worksteal --capture=no -p no:cacheprovider -p malloc_memory \
   tests/kernels/test_cpu_matmul.py tests/kernels/test_int8_activations.py \
   tests/kernels/test_cpu_quantize.py tests/layouts/test_cpu_tiles.py tests/kernels/test_replay*.py \
   -k "$chosen"
