@@ -42,7 +42,7 @@ def _verbs(format: bs.Format) -> None:
         bs.quantize(torch.randn(4, n, k, device="cuda"), format).prepare() for _ in range(2)
     )
     small = bs.quantize(torch.randn(64, 4096, device="cuda"), format).prepare()
-    for m in (2, 24):  # k is split between blocks
+    for m in (2, 24, 150):  # clusters split k, of few rows and of many
         bs.matmul(torch.randn(m, 4096, device="cuda", dtype=torch.bfloat16), small)
     odd = bs.quantize(torch.randn(n, 416, device="cuda"), format).prepare()  # no whole panels of x
     bs.matmul(torch.randn(24, 416, device="cuda", dtype=torch.bfloat16), odd)
