@@ -42,8 +42,9 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	@# Installing has one core's work to do, so the native code is compiled meanwhile.
-	$(BIN)/python -m pip install --quiet --no-deps --editable . & native=$$!; \
+	@# Installing has one core's work to do, so the native code is compiled meanwhile: for its metadata and again for
+	@# the package, unless both have one folder.
+	$(BIN)/python -m pip install --quiet --no-deps --config-settings build-dir=build/native --editable . & native=$$!; \
 	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)" numpy &&) \
 	{ $(DEPENDENCIES) ".[test,peers]" || { \
 	    echo "peers not installed: comparisons with other libraries will be skipped, by name"; \
