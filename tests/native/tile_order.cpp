@@ -3,7 +3,8 @@
 //     tile_order M N K GROUPS RAGGED CLUSTERS SPLIT BAND [rows of each group]
 //
 // Every scale group of every tile must be multiplied by exactly one cluster, the parts of a tile must be those that its
-// first part adds, in order, and tiles must cover the output once.
+// first part adds, in order, and tiles must cover the output once. Where CTAs of a cluster share the k of a tile, each has its
+// own part of it, and no other tile.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -16,10 +17,15 @@ using namespace bs;
 
 template <bool IS_RAGGED>
 struct Shape {
-    static constexpr int TILE_M = 64, TILE_N = 128, CLUSTER = 2, THREADS = 384;
+    static constexpr int TILE_M = 64, TILE_N = 128, CLUSTER = 2, THREADS = 384, PARTS = 1;
     static constexpr bool RAGGED = IS_RAGGED;
     static constexpr int TURN = 2;
     using Arguments = gemm::WgmmaArguments;
+};
+
+// Clusters whose CTAs share the k of one tile.
+struct Parted : Shape<false> {
+    static constexpr int CLUSTER = 1, PARTS = 3;
 };
 
 static void expect(bool so, const char* what) {
@@ -104,6 +110,24 @@ void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
     expect(int(seen.size()) == S::CLUSTER * order.count(), "no two are the same");
 }
 
+void check_parts(const gemm::WgmmaArguments& a) {
+    const gemm::TileOrder<Parted> order(a, nullptr);
+    gridDim = {unsigned(order.count()), Parted::PARTS, 1};
+    for (int tile = 0; tile < order.count(); tile++) {
+        int at = 0, turns = 0;
+        for (unsigned part = 0; part < Parted::PARTS; part++) {
+            blockIdx = {unsigned(tile), part, 0};
+            gemm::Work<Parted> work(order);
+            gemm::Segment s;
+            expect(work.take(s) && s.tile == tile, "a cluster has the tile of its number");
+            expect(s.first == at && s.end >= at, "parts follow each other");
+            at = s.end, turns = work.turns;
+            expect(!work.take(s), "and no other");
+        }
+        expect(at == turns, "parts make a whole tile");
+    }
+}
+
 int main(int argc, char** argv) {
     int facts[8];
     for (int i = 0; i < 8; i++) facts[i] = std::atoi(argv[1 + i]);
@@ -114,5 +138,6 @@ int main(int argc, char** argv) {
     for (int i = 9; i < argc; i++) rows.push_back(std::atoi(argv[i]));
     facts[4] ? check<true>(a, rows) : check<false>(a, rows);
     facts[4] ? check_whole<true>(a, rows) : check_whole<false>(a, rows);
+    if (!facts[4]) check_parts(a);
     std::puts("right");
 }
