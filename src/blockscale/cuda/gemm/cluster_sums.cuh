@@ -2,7 +2,7 @@
 //
 // A CTA stores the chunks of rows of x that are its own. Sums of the other chunks go to the shared memory of their owner
 // (DSMEM), to where its stages were: so a CTA has one tile, and the cluster meets before anybody sends and after. Threads
-// find the sums of their own places, so nothing is rearranged; they add them in the order of the CTAs.
+// find the sums of their own places, so nothing is rearranged. To its own sums a CTA adds those of the others in their order.
 #pragma once
 #include "gemm/tiled_shape.cuh"
 #include "ptx/cluster.cuh"
@@ -22,7 +22,8 @@ struct ClusterSums {
     int part;  // of k, that this CTA has
 
     // Chunks of a gate and its up are finished together.
-    BS_DEVICE bool owns(int chunk) const { return chunk / BRANCHES % PARTS == part; }
+    static BS_DEVICE int owner_of(int chunk) { return chunk / BRANCHES % PARTS; }
+    BS_DEVICE bool owns(int chunk) const { return owner_of(chunk) == part; }
 
     // Of sums that CTA `from` sends to CTA `to`, in the latter.
     BS_DEVICE u8* place(int from, int to, int chunk, int quad) const {
@@ -34,7 +35,7 @@ struct ClusterSums {
     BS_DEVICE void exchange(Sums& sums) const {
         ptx::cluster_sync();  // nobody reads a stage any more
         for_quads([&](int chunk, int quad, float(&s)[4]) {
-            const int owner = chunk / BRANCHES % PARTS;
+            const int owner = owner_of(chunk);
             if (owner != part)
                 ptx::store_dsmem(ptx::shared_address(place(part, owner, chunk, quad)), owner, make_float4(s[0], s[1], s[2], s[3]));
         }, sums);
