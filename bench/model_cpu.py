@@ -3,7 +3,7 @@
     decode      one token after the other, after a prompt of 16 tokens
     prefill     the forward of one sequence, with the logits of its last token
 
-Rivals: the model in bfloat16; packed, by `quantize_`'s layers alone; packed and `optimize_`d, with
+Rivals: the model in --dtype; packed, by `quantize_`'s layers alone; packed and `optimize_`d, with
 x as it is and with int8 x; and llama.cpp's Q4_0, where --llama-bench gives its program. They take
 turns; a figure is the median of the rounds, and ratios are of the same round. A measurement during
 which other machines or processes had more than --interference of the CPUs is thrown away and made
@@ -37,7 +37,7 @@ from bench.results import store_whole
 from blockscale.layouts import canonical
 
 _PROMPT = 16
-_BASELINE, _LLAMA = "bfloat16", "llama.cpp Q4_0"
+_LLAMA = "llama.cpp Q4_0"
 Rates = dict[str, list[float]]  # tokens a second by work, round by round
 Round = dict[str, dict[str, float]]  # tokens a second, by rival and work
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     shape = shape_of(arguments.layers, arguments.hidden, arguments.vocabulary)
     format = bs.format(arguments.format)
-    rivals = _models(shape, format, arguments.only)
+    rivals = _models(shape, format, arguments.dtype, arguments.only)
     console = Console(highlight=False)
     if arguments.llama_bench:
         arguments.gguf.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.set_num_threads(threads)
         quiet = Quiet(arguments.interference, arguments.patience)
         rates = _race(rivals, threads, arguments, quiet)
-        console.print(_table(f"{threads} threads", rates))
+        console.print(_table(f"{threads} threads", arguments.dtype, rates))
         records.append({"threads": threads, "rates": rates, **quiet.record()})
         if arguments.out:  # at once, so that an interruption loses one number of threads
             store_whole(_record(arguments, shape, records), arguments.out)
@@ -70,28 +70,30 @@ def shape_of(layers: int, hidden: int, vocabulary: int) -> Shape:
     return Shape(layers, hidden, 4 * hidden, heads, heads // 4, vocabulary)
 
 
-def _models(shape: Shape, format: bs.Format, only: Sequence[str]) -> dict[str, Any]:
+def _models(shape: Shape, format: bs.Format, dtype: str, only: Sequence[str]) -> dict[str, Any]:
     """By name; those whose names end with one of `only`, and the baseline."""
     makers: dict[str, Callable[[], Any]] = {
-        _BASELINE: lambda: _plain(shape),
-        f"{format}": lambda: _packed(_plain(shape), format),
-        f"{format}, optimize_": lambda: optimized(shape, format, None),
-        f"{format}, optimize_, int8": lambda: optimized(shape, format, "int8"),
+        dtype: lambda: _plain(shape, dtype),
+        f"{format}": lambda: _packed(_plain(shape, dtype), format),
+        f"{format}, optimize_": lambda: optimized(shape, format, None, dtype),
+        f"{format}, optimize_, int8": lambda: optimized(shape, format, "int8", dtype),
     }
     return {
         name: make()
         for name, make in makers.items()
-        if name == _BASELINE or not only or name.endswith(tuple(only))
+        if name == dtype or not only or name.endswith(tuple(only))
     }
 
 
-def optimized(shape: Shape, format: bs.Format, x_format: str | None) -> Any:
-    model = _packed(_plain(shape), format, head=True)
+def optimized(
+    shape: Shape, format: bs.Format, x_format: str | None, dtype: str = "bfloat16"
+) -> Any:
+    model = _packed(_plain(shape, dtype), format, head=True)
     print(bs.optimize_(model, x_format=x_format))
     return model
 
 
-def _plain(shape: Shape) -> Any:
+def _plain(shape: Shape, dtype: str) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -104,7 +106,7 @@ def _plain(shape: Shape) -> Any:
         tie_word_embeddings=False,
     )
     with torch.device("meta"):
-        model = LlamaForCausalLM(config).bfloat16()
+        model = LlamaForCausalLM(config).to(getattr(torch, dtype))
     rotary = type(model.model.rotary_emb)(config)  # the only buffers that are not in the weights
     model = model.to_empty(device="cpu").eval().requires_grad_(requires_grad=False)
     model.model.rotary_emb = rotary
@@ -199,15 +201,15 @@ def _llama(arguments: argparse.Namespace, threads: int, work: str) -> float:
     return float(row["avg_ts"])
 
 
-def _table(title: str, rates: dict[str, Rates]) -> Table:
-    table = Table(title=f"{title}: tokens a second, and times {_BASELINE}", box=SIMPLE)
+def _table(title: str, baseline: str, rates: dict[str, Rates]) -> Table:
+    table = Table(title=f"{title}: tokens a second, and times {baseline}", box=SIMPLE)
     table.add_column("model")
-    works = list(rates[_BASELINE])
+    works = list(rates[baseline])
     for each in works:
         table.add_column(each, justify="right")
     for name, found in rates.items():
         cells = [
-            f"{median(found[each]):.1f} ({_ratio(found[each], rates[_BASELINE][each]):.2f}x)"
+            f"{median(found[each]):.1f} ({_ratio(found[each], rates[baseline][each]):.2f}x)"
             for each in works
         ]
         table.add_row(name, *cells)
@@ -229,6 +231,7 @@ def _record(arguments: argparse.Namespace, shape: Shape, records: list[Any]) -> 
         "versions": versions(("torch", "transformers")),
         "shape": shape._asdict(),
         "format": arguments.format,
+        "dtype": arguments.dtype,
         "tokens": arguments.tokens,
         "runs": records,
     }
@@ -245,6 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hidden", type=int, default=2048, help="a multiple of 256")
     parser.add_argument("--vocabulary", type=int, default=128256)
     parser.add_argument("--format", default="kbit4")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--prefill", type=_numbers, default=[64, 512])
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)

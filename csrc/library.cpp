@@ -138,13 +138,15 @@ EXPORT int64_t bs_int8(const Matmul* call) {
     int64_t bytes = 0;
 #if defined(__x86_64__)
     if (kernel.tiled) bytes = amx::int8_scratch(most_rows(*call));
+#elif defined(__aarch64__)
+    if (most_rows(*call) > kernel.rows) bytes = (1 + (call->activation != NONE)) * int8_stage_bytes(call->k);
 #endif
-    for_each_tile(*call, 1, bytes, [&](int64_t group, int64_t tile, [[maybe_unused]] uint8_t* memory) {
+    for_each_tile(*call, 1, bytes, [&](int64_t group, int64_t tile, uint8_t* memory) {
 #if defined(__x86_64__)
       if (kernel.tiled && rows_of(*call, group) > kernel.rows)
         return amx::int8_amx(*call, tables, x.of(group), group, tile, memory);
 #endif
-      kernel.multiply(*call, tables, x.of(group), group, tile);
+      kernel.multiply(*call, tables, x.of(group), group, tile, reinterpret_cast<int8_t*>(memory));
     });
   });
 }

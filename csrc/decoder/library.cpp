@@ -55,7 +55,7 @@ void multiply_int8(std::initializer_list<const Matmul*> calls) {
     tables[i][1] = integer_table(call.up_table, call.format.bits);
   }
   for_all_tiles(calls, first.threads, [&](size_t i, int64_t tile) {
-    kernel.multiply(*calls.begin()[i], tables[i], x.of(0), 0, tile);
+    kernel.multiply(*calls.begin()[i], tables[i], x.of(0), 0, tile, nullptr);  // one row needs no stage
   });
 }
 

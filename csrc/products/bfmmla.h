@@ -46,9 +46,9 @@ struct BfloatSums {
     });
   }
 
-  ALWAYS_INLINE void apply(const f32x16& scale, const BfloatRows&, int first, float32x4_t (*total)[QUADS]) const {
+  ALWAYS_INLINE void apply(const float* scale, const BfloatRows&, int first, float32x4_t (*total)[QUADS]) const {
     unrolled<COUNT>([&](auto q) INLINED {
-      const auto rows = (float32x4_t)scale.part[first + q];
+      const float32x4_t rows = vld1q_f32(scale + QUAD * (first + q));
       const float32x4_t scales[2] = {vzip1q_f32(rows, rows), vzip2q_f32(rows, rows)};
       unrolled<M>([&](auto m) INLINED {
         total[m][first + q] = vfmaq_f32(total[m][first + q], sums[m][q], scales[m % 2]);

@@ -25,19 +25,30 @@ constexpr int INT8_ROWS = MOST_ROWS;
 // One tile of one group, for every row of it.
 template <int BITS, int RUN>
 void int8_group(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
-                int64_t tile) {
+                int64_t tile, [[maybe_unused]] int8_t* stage) {
   const TileOf at(call, group, tile);
+#if defined(__aarch64__)
+  if (stages_int8(call, group)) {
+    const int64_t pitch = int8_stage_bytes(call.k);
+    for (int w = 0; w < 1 + (call.activation != NONE); ++w)
+      stage_tile<BITS>(tables[w], at.codes(w), call.k, stage + w * pitch);
+    return for_each_row_tile<INT8_ROWS>(at, [&](auto m, int which, int64_t row, float* totals) {
+      staged_tile<decltype(m)::value, RUN>(tables[which], call.format, stage + which * pitch, at.scales(which),
+                                           rows_from(x, row, call.k, RUN), call.k, totals);
+    });
+  }
+#endif
   for_each_row_tile<INT8_ROWS>(at, [&](auto m, int which, int64_t row, float* totals) {
     int8_tile<BITS, decltype(m)::value, RUN>(tables[which], call.format, at.codes(which), at.scales(which),
                                              rows_from(x, row, call.k, RUN), call.k, totals);
   });
 }
 
-// x: the group's rows. tables: of gate and up.
+// x: the group's rows. tables: of gate and up. stage: int8_stage_bytes for each of them, where ARM has several row tiles.
 void int8(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
-          int64_t tile) {
+          int64_t tile, int8_t* stage) {
   with_runs(call.format, [&](auto bits, auto run) {
-    int8_group<decltype(bits)::value, decltype(run)::value>(call, tables, x, group, tile);
+    int8_group<decltype(bits)::value, decltype(run)::value>(call, tables, x, group, tile, stage);
   });
 }
 

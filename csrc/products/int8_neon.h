@@ -32,6 +32,16 @@ ALWAYS_INLINE int32x4_t dot4(int32x4_t sums, int8x16_t weights, int8x16_t x) {
 #endif
 }
 
+// Sums begin with the bits of 1.5 * 2^23: read as float32, one that has gained less than 2^22 is that number and the gain.
+// A subtraction then converts it, where the instruction that converts keeps one pipe of two busy for two cycles (N1).
+constexpr float CONVERTS = 0x1.8p23f;
+
+ALWAYS_INLINE int32x4_t no_sum() { return vreinterpretq_s32_f32(vdupq_n_f32(CONVERTS)); }
+
+ALWAYS_INLINE float32x4_t number_of(int32x4_t sum) {
+  return vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(CONVERTS));
+}
+
 // Sums of M rows of x and COUNT quads over a run, by dot products.
 template <int M, int COUNT>
 struct DotSums {
@@ -39,7 +49,7 @@ struct DotSums {
 
   ALWAYS_INLINE DotSums() {
     unrolled<M>([&](auto m) INLINED {
-      unrolled<COUNT>([&](auto q) INLINED { sums[m][q] = vdupq_n_s32(0); });
+      unrolled<COUNT>([&](auto q) INLINED { sums[m][q] = no_sum(); });
     });
   }
 
@@ -56,11 +66,11 @@ struct DotSums {
   }
 
   // total[m][quad] += sum * (scale of the weight * scale of x)
-  ALWAYS_INLINE void apply(const f32x16& scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[QUADS]) const {
+  ALWAYS_INLINE void apply(const float* scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[QUADS]) const {
     unrolled<M>([&](auto m) INLINED {
       unrolled<COUNT>([&](auto q) INLINED {
-        const auto both = (float32x4_t)(scale.part[first + q] * x.scales[m]);
-        total[m][first + q] = vfmaq_f32(total[m][first + q], vcvtq_f32_s32(sums[m][q]), both);
+        const auto both = vmulq_n_f32(vld1q_f32(scale + QUAD * (first + q)), x.scales[m]);
+        total[m][first + q] = vfmaq_f32(total[m][first + q], number_of(sums[m][q]), both);
       });
     });
   }
@@ -79,7 +89,7 @@ struct MatrixSums {
 
   ALWAYS_INLINE MatrixSums() {
     unrolled<M>([&](auto m) INLINED {
-      unrolled<COUNT>([&](auto q) INLINED { sums[m][q] = vdupq_n_s32(0); });
+      unrolled<COUNT>([&](auto q) INLINED { sums[m][q] = no_sum(); });
     });
   }
 
@@ -113,14 +123,14 @@ struct MatrixSums {
     });
   }
 
-  ALWAYS_INLINE void apply(const f32x16& scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[QUADS]) const {
+  ALWAYS_INLINE void apply(const float* scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[QUADS]) const {
     unrolled<COUNT>([&](auto q) INLINED {
-      const auto rows = (float32x4_t)scale.part[first + q];
+      const float32x4_t rows = vld1q_f32(scale + QUAD * (first + q));
       const float32x4_t scales[2] = {vzip1q_f32(rows, rows), vzip2q_f32(rows, rows)};
       unrolled<M>([&](auto m) INLINED {
         const float32x2_t pair = vld1_f32(x.scales + m / 2 * 2);
         const float32x4_t both = scales[m % 2] * vcombine_f32(pair, pair);
-        total[m][first + q] = vfmaq_f32(total[m][first + q], vcvtq_f32_s32(sums[m][q]), both);
+        total[m][first + q] = vfmaq_f32(total[m][first + q], number_of(sums[m][q]), both);
       });
     });
   }
@@ -156,10 +166,46 @@ struct Int8Weights {
   }
 };
 
+// A tile whose codes were looked up before: integers in the places that codes of eight bits have.
+struct StagedWeights {
+  template <int M, int COUNT>
+  using Sums = Int8Sums<M, COUNT>;
+  using Numbers = int8x16_t;
+  static constexpr int BITS = 8, GROUPS_AT_ONCE = 2;
+  static constexpr bool ALWAYS_PLAIN = true;
+  float unit;
+
+  template <bool CAREFUL>
+  ALWAYS_INLINE Numbers decode(uint8x16_t codes) const {
+    return vreinterpretq_s8_u8(codes);
+  }
+};
+
+template <int BITS>
+void stage_tile(const IntegerTable& integers, const uint8_t* codes, int64_t k, int8_t* stage) {
+  const Int8Weights<BITS> weights(integers);
+  for (int64_t chunk = 0; chunk < cpu_tiles::chunks(k); ++chunk, codes += 64 * BITS) {
+    prefetch<BITS>(codes);
+    unrolled<cpu_tiles::GROUPS>([&](auto group) INLINED {
+      unrolled<QUADS>([&](auto q) INLINED {
+        vst1q_s8(stage, weights.template decode<false>(codes_of_group<BITS, group, Order::ROW>(codes + 16 * q)));
+        stage += 16;
+      });
+    });
+  }
+}
+
 template <int BITS, int M, int RUN>
 void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t* codes, const uint8_t* scales,
                const Int8Rows& x, int64_t k, float* totals) {
   multiply_runs<M, RUN>(Int8Weights<BITS>(integers), format, codes, scales, ArmInt8Rows{x.words, x.scales}, k, totals);
+}
+
+template <int M, int RUN>
+void staged_tile(const IntegerTable& integers, const Format& format, const int8_t* stage, const uint8_t* scales,
+                 const Int8Rows& x, int64_t k, float* totals) {
+  multiply_runs<M, RUN>(StagedWeights{integers.unit}, format, reinterpret_cast<const uint8_t*>(stage), scales,
+                        ArmInt8Rows{x.words, x.scales}, k, totals);
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "abi.h"
+#include "cpu_tiles.h"
+#include "products/row_tiles.h"
 
 namespace blockscale {
 
@@ -67,10 +69,18 @@ void int8_amx(const Matmul& call, const IntegerTable* tables, const Int8Rows& x,
                 int64_t tile, uint8_t* scratch);
 }  // namespace amx
 
+// ARM looks the codes of a tile up once where more than one row tile multiplies them.
+static inline bool stages_int8(const Matmul& call, int64_t group) {
+  return call.row_begin[group + 1] - call.row_begin[group] > ARM_INT8_ROWS;
+}
+
+// Of the integers of a tile of one weight.
+static inline int64_t int8_stage_bytes(int64_t k) { return cpu_tiles::chunks(k) * cpu_tiles::CHUNK * cpu_tiles::ROWS; }
+
 #define BLOCKSCALE_INT8(isa)                                                                       \
   namespace isa {                                                                                  \
   void int8(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,      \
-            int64_t tile);                                                                         \
+            int64_t tile, int8_t* stage);                                                          \
   }
 
 BLOCKSCALE_INT8(scalar)

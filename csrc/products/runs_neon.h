@@ -7,12 +7,13 @@
 #pragma once
 #include "isa/neon.h"
 #include "products/decoders.h"
+#include "products/scales_neon.h"
 
 namespace blockscale::ISA_NAMESPACE {
 
 // total[m][quad] += scale * sum, of COUNT quads from FIRST of one run.
 template <int M, int RUN, int FIRST, int COUNT, bool CAREFUL, class Weights, class Rows>
-ALWAYS_INLINE void add_run(const Weights& weights, const uint8_t* codes, const Rows& x, const f32x16& scale,
+ALWAYS_INLINE void add_run(const Weights& weights, const uint8_t* codes, const Rows& x, const float* scale,
                            float32x4_t (*total)[QUADS]) {
   constexpr int AT_ONCE = Weights::GROUPS_AT_ONCE;
   typename Weights::template Sums<M, COUNT> sums;
@@ -42,9 +43,7 @@ void multiply_runs(const Weights& given, const Format& format, const uint8_t* co
   const Weights weights = given;  // its tables stay in registers
   const int64_t blocks = k / format.block, runs = format.block / RUN;
   float32x4_t total[M][QUADS] = {};
-  for (int64_t block = 0; block < blocks; ++block, scales += cpu_tiles::ROWS * format.scale_bytes) {
-    const f32x16 scale = scale_vector(format, scales);
-    prefetch_scales(scales);
+  ScalesAhead(format, scales, blocks).for_each([&](const float* scale) INLINED {
     for (int64_t s = 0; s < runs; ++s, codes += 64 * WORDS, x.template advance<M, RUN>()) {
       prefetch<WORDS>(codes);
       unrolled<QUADS / COUNT>([&](auto part) INLINED {
@@ -54,7 +53,7 @@ void multiply_runs(const Weights& given, const Format& format, const uint8_t* co
         });
       });
     }
-  }
+  });
   Weights::template Sums<M, COUNT>::store(total, weights.unit, totals);
 }
 
