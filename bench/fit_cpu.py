@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from bench.cpu_sweep import AGAIN
 from bench.sweep import problem_of
 from blockscale.kernels.matmul.cpu import by_time
-from blockscale.kernels.matmul.cpu_constants import CONSTANTS, Constants, Machine
-from blockscale.kernels.matmul.cpu_cost import PREDICTED, constants_of, count, predict
+from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON, Constants, Machine
+from blockscale.kernels.matmul.cpu_cost import FITTED_AS, PREDICTED, constants_of, count, predict
 from blockscale.kernels.matmul.cpu_counted import COUNTED
 from blockscale.problem import Problem
 
@@ -106,13 +106,14 @@ def fit(timed: Sequence[Timed], start: Constants, isa: str) -> Constants:
 
 
 def judged(
-    timed: Sequence[Timed], constants: dict[str, Constants], machine: Machine
+    timed: Sequence[Timed], constants: dict[str, Constants], machines: dict[str, Machine]
 ) -> dict[str, list[float]]:
     """Chosen over best by instruction set, as the kernel chooses: for one machine, whatever the
     number of threads. `int8` has no rivals."""
     found: dict[str, list[float]] = {}
     for each in timed:
         known = constants_of(each.isa, constants)
+        machine = machines[FITTED_AS.get(each.isa, each.isa)]
         exact = {name: each.seconds[name] for name in each.seconds if name != "int8"}
         times = {
             name: predict(count(each.problem, name, each.isa), known, machine).seconds
@@ -135,16 +136,13 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}")
 
 
-def write(constants: dict[str, Constants], machine: Machine, origin: str) -> None:
-    source = TARGET.read_text()
-    head = source[: source.index("FITTED_ON = ")]
-    first = head.index("Sweeps: ") if "Sweeps: " in head else None
-    if first is not None:
-        head = head[:first] + f"Sweeps: {origin}" + head[head.index('"""', first) :]
-    body = f"FITTED_ON = {machine!r}\n\nCONSTANTS = {{\n"
+def write(constants: dict[str, Constants], machines: dict[str, Machine]) -> None:
+    head = TARGET.read_text()
+    head = head[: head.index("FITTED_ON = ")]
+    body = f"FITTED_ON = {pformat(machines)}\n\nCONSTANTS = {{\n"
     for isa, each in constants.items():
         told = {field.name: rounded(getattr(each, field.name)) for field in fields(Constants)}
-        listed = ", ".join(f"{name}={pformat(value)}" for name, value in told.items())
+        listed = ", ".join(f"{name}={pformat(value)}" for name, value in told.items() if value)
         body += f"    {isa!r}: Constants({listed}),\n"
     TARGET.write_text(head + body + "}\n")
 
@@ -161,18 +159,20 @@ def main() -> None:
         for isa, known in {**COUNTED, **CONSTANTS}.items()
         if any(each.isa == isa for each in timed)
     }
+    fitted = list(constants)
     constants = {**CONSTANTS, **constants}
     told = json.loads(Path(given.fit[0]).read_text().splitlines()[0])
     threads = max(map(int, told["rates"]))
-    machine = Machine(threads, *(rounded(each) for each in told["rates"][str(threads)]))
+    rates = (rounded(each) for each in told["rates"][str(threads)])
+    machine = Machine(threads, *rates, f"{told['machine']['cpu']}, {told['date'][:10]}")
+    machines = {**FITTED_ON, **dict.fromkeys(fitted, machine)}
     for name, paths in (("fitted", given.fit), ("judged", given.judge)):
         draw = read(paths)
-        for isa, ratios in judged(draw, constants, machine).items():
+        for isa, ratios in judged(draw, constants, machines).items():
             noise = [each.noise for each in draw if each.isa == isa]
             print(f"{name} {isa:8} chosen over best: {summary(ratios)}; noise {summary(noise)}")
     if given.write:
-        origin = f"{told['machine']['cpu']}, {threads} threads, {told['date'][:10]}.\n"
-        write(constants, machine, origin)
+        write(constants, machines)
 
 
 if __name__ == "__main__":

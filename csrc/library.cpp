@@ -9,6 +9,7 @@
 #include "products/int8_table.h"
 #include "products/kernels.h"
 #include "products/pick.h"
+#include "products/slice_rows.h"
 #include "products/x_rows.h"
 #include "runtime/memory.h"
 #include "runtime/openmp.h"
@@ -156,6 +157,17 @@ EXPORT int64_t bs_amx(const Matmul* call) {
   return bytes_refused([&] { multiply_by_amx(*call); });
 }
 #elif defined(__aarch64__)
+EXPORT int64_t bs_slices(const Matmul* call) {
+  return bytes_refused([&] {
+    const IntegerTable tables[2] = {integer_table(call->format.table, call->format.bits),
+                                    integer_table(call->up_table, call->format.bits)};
+    const ArrangedSlices x(*call);
+    for_each_tile(*call, 1, 0, [&](int64_t group, int64_t tile, uint8_t*) {
+      dotprod::slices(*call, tables, x.of(group), group, tile);
+    });
+  });
+}
+
 EXPORT int64_t bs_bfmmla(const Matmul* call) {
   return bytes_refused([&] {
     const BfmmlaRows x(*call);

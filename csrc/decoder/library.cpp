@@ -1,9 +1,11 @@
 // A whole token of a decoder in one call: what Python would do between products takes longer than many of them.
+#include <algorithm>
 #include <initializer_list>
 
 #include "decoder/steps.h"
 #include "products/int8_table.h"
 #include "products/pick.h"
+#include "products/slice_rows.h"
 #include "products/x_rows.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
@@ -44,23 +46,46 @@ void for_all_tiles(std::initializer_list<const Matmul*> calls, int threads, Work
   });
 }
 
+// The weights of each product as integers: of gate and up.
+struct IntegerTables {
+  IntegerTable of[3][2];
+
+  explicit IntegerTables(std::initializer_list<const Matmul*> calls) {
+    for (size_t i = 0; i < calls.size(); ++i) {
+      const Matmul& call = *calls.begin()[i];
+      of[i][0] = integer_table(call.format.table, call.format.bits);
+      of[i][1] = integer_table(call.up_table, call.format.bits);
+    }
+  }
+};
+
 void multiply_int8(std::initializer_list<const Matmul*> calls) {
   const Matmul& first = **calls.begin();
   const Int8Kernel kernel = int8_kernel(first.isa);
   const ArrangedInt8 x(first, kernel.rows, false, kernel.offset);
-  IntegerTable tables[3][2];
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const Matmul& call = *calls.begin()[i];
-    tables[i][0] = integer_table(call.format.table, call.format.bits);
-    tables[i][1] = integer_table(call.up_table, call.format.bits);
-  }
+  const IntegerTables tables(calls);
   for_all_tiles(calls, first.threads, [&](size_t i, int64_t tile) {
-    kernel.multiply(*calls.begin()[i], tables[i], x.of(0), 0, tile, nullptr);  // one row needs no stage
+    kernel.multiply(*calls.begin()[i], tables.of[i], x.of(0), 0, tile, nullptr);  // one row needs no stage
   });
 }
 
+#if defined(__aarch64__)
+void multiply_slices(std::initializer_list<const Matmul*> calls) {
+  const Matmul& first = **calls.begin();
+  const ArrangedSlices x(first);
+  const IntegerTables tables(calls);
+  for_all_tiles(calls, first.threads, [&](size_t i, int64_t tile) {
+    dotprod::slices(*calls.begin()[i], tables.of[i], x.of(0), 0, tile);
+  });
+}
+#endif
+
 void multiply_float32(std::initializer_list<const Matmul*> calls) {
   const Matmul& first = **calls.begin();
+#if defined(__aarch64__)
+  const auto sliced = [](const Matmul* call) { return takes_slices(*call); };
+  if (std::all_of(calls.begin(), calls.end(), sliced)) return multiply_slices(calls);
+#endif
   const ArrangedRows x(first);
   const auto work = float32_kernels(first.isa).stream;
   for_all_tiles(calls, first.threads,

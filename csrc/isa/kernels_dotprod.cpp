@@ -1,2 +1,3 @@
 #define ISA_NAMESPACE dotprod
 #include "products/int8.h"
+#include "products/slices_neon.h"

@@ -66,6 +66,8 @@ template <class Decoder>
 struct BfloatWeights {
   template <int M, int COUNT>
   using Sums = BfloatSums<M, COUNT>;
+  template <int M>
+  static constexpr int QUADS_AT_ONCE = QUADS_OF_ROWS<M>;
   using Numbers = uint16x8x2_t;
   static constexpr int BITS = Decoder::BITS, GROUPS_AT_ONCE = 1;
   static constexpr bool ALWAYS_PLAIN = Decoder::ALWAYS_PLAIN;

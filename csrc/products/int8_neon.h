@@ -152,6 +152,8 @@ template <int BITS_>
 struct Int8Weights {
   template <int M, int COUNT>
   using Sums = Int8Sums<M, COUNT>;
+  template <int M>
+  static constexpr int QUADS_AT_ONCE = QUADS_OF_ROWS<M>;
   using Numbers = int8x16_t;
   static constexpr int BITS = BITS_, GROUPS_AT_ONCE = 2;  // `smmla` takes eight columns
   static constexpr bool ALWAYS_PLAIN = true;
@@ -170,6 +172,8 @@ struct Int8Weights {
 struct StagedWeights {
   template <int M, int COUNT>
   using Sums = Int8Sums<M, COUNT>;
+  template <int M>
+  static constexpr int QUADS_AT_ONCE = QUADS_OF_ROWS<M>;
   using Numbers = int8x16_t;
   static constexpr int BITS = 8, GROUPS_AT_ONCE = 2;
   static constexpr bool ALWAYS_PLAIN = true;

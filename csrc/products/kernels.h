@@ -90,6 +90,27 @@ BLOCKSCALE_INT8(neon)
 BLOCKSCALE_INT8(dotprod)
 BLOCKSCALE_INT8(i8mm)
 
+constexpr int SLICES = 3;      // of a number of x (slice_rows.h)
+constexpr int SLICE_ROWS = 4;  // of a row tile, at most
+
+// What slices leave of some rows of a chunk.
+struct Rest {
+  int64_t chunk;
+  const float* x;  // [32][rows of the row tile]
+};
+
+// The slices of a row tile.
+struct SliceRows {
+  const uint32_t* words;  // [groups of columns][rows][SLICES]: four columns to a word
+  const float* units;     // [chunks][rows]
+  const Rest* rests;
+  int64_t rest_count;
+};
+
+namespace dotprod {
+void slices(const Matmul& call, const IntegerTable* tables, const SliceRows* x, int64_t group, int64_t tile);
+}  // namespace dotprod
+
 namespace bf16 {
 // x: bfloat16 rows of the group, arranged as in bfmmla.h.
 void bfmmla(const Matmul& call, const uint16_t* x, int64_t group, int64_t tile);

@@ -34,12 +34,15 @@ ALWAYS_INLINE void add_run(const Weights& weights, const uint8_t* codes, const R
   sums.apply(scale, x, FIRST, total);
 }
 
-// totals[M][16] of one tile and one row tile. Eight rows of x take half a tile at a time: there are registers for 16
-// sums beside what multiplies them.
+// Eight rows of x take half a tile at a time: there are registers for 16 sums beside what multiplies them.
+template <int M>
+constexpr int QUADS_OF_ROWS = M > 4 ? QUADS / 2 : QUADS;
+
+// totals[M][16] of one tile and one row tile.
 template <int M, int RUN, class Weights, class Rows>
 void multiply_runs(const Weights& given, const Format& format, const uint8_t* codes, const uint8_t* scales, Rows x,
                    int64_t k, float* totals) {
-  constexpr int WORDS = Weights::BITS * RUN / cpu_tiles::CHUNK, COUNT = M > 4 ? QUADS / 2 : QUADS;
+  constexpr int WORDS = Weights::BITS * RUN / cpu_tiles::CHUNK, COUNT = Weights::template QUADS_AT_ONCE<M>;
   const Weights weights = given;  // its tables stay in registers
   const int64_t blocks = k / format.block, runs = format.block / RUN;
   float32x4_t total[M][QUADS] = {};

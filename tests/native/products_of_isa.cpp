@@ -24,6 +24,7 @@ extern "C" int64_t bs_gemm(const Matmul* call);
 extern "C" int64_t bs_int8(const Matmul* call);
 #if defined(__aarch64__)
 extern "C" int64_t bs_bfmmla(const Matmul* call);
+extern "C" int64_t bs_slices(const Matmul* call);
 #endif
 
 struct Kind {
@@ -132,7 +133,8 @@ uint64_t digest(const std::vector<float>& numbers) {
 }
 
 // roundings: how often a product is rounded on its way into the result, by 2^-24 each.
-double largest_error(const Operands& of, const std::vector<float>& out, int64_t roundings) {
+// lost: what a result may be off by besides.
+double largest_error(const Operands& of, const std::vector<float>& out, int64_t roundings, double lost = 0) {
   double worst = 0;
   for (int64_t row = 0; row < of.m; ++row)
     for (int64_t column = 0; column < of.n; ++column) {
@@ -143,7 +145,7 @@ double largest_error(const Operands& of, const std::vector<float>& out, int64_t 
         sum += product;
         size += std::fabs(product);
       }
-      const double bound = double(roundings) * std::ldexp(1.0, -24) * size;
+      const double bound = double(roundings) * std::ldexp(1.0, -24) * size + lost;
       const double error = std::fabs(out[size_t(row * of.n + column)] - sum);
       worst = std::fmax(worst, std::isfinite(error) && size > 0 ? error / bound : error);
     }
@@ -279,6 +281,48 @@ void check_specials(int isa) {
       else require(!std::memcmp(&after[at], &before[at], sizeof(float)), "a NaN or an infinity spreads");
     }
 }
+
+bool can_be_sliced(const Kind& kind, int isa) {
+  return isa >= DOTPROD && kind.bits == 4 && kind.short_values && (kind.block == 16 || kind.block == 32);
+}
+
+// Numbers of x that three slices do not hold: far apart in size, larger where the weight is zero, subnormal.
+void check_slices_of_hard_rows(const Kind& kind, int isa) {
+  for (const int spread : {8, 24, 60, 200}) {
+    Operands of(kind, 37, kind.block == 16 ? 208 : 192, 5);
+    of.table[0] = 0;
+    for (size_t i = 0; i < of.x.size(); ++i) {
+      of.x[i] = std::ldexp(of.x[i], -int(next() % unsigned(spread)));
+      if (spread == 200) of.x[i] *= 0x1p-20f;
+    }
+    for (int64_t column = 0; column < of.k; column += 7)  // nobody's products: their weights are zero in row 0
+      if (of.values[size_t(column)] == 0) of.x[size_t(column)] = 0x1p20f;
+    const std::vector<float> out = multiply(of, isa, bs_slices, of.x.data(), FLOAT32);
+    const double lost = spread == 200 ? 0x1p-140 : 0;  // of results below the normal numbers
+    const double error = largest_error(of, out, of.k + 4, lost);
+    if (error > 1) {
+      std::fprintf(stderr, "by slices, %s, spread %d: %g of the bound\n", kind.name, spread, error);
+      std::exit(3);
+    }
+  }
+}
+
+// An infinity or NaN of x reaches its own row and no other, with the sign of the weight.
+void check_slices_of_specials(const Kind& kind, int isa) {
+  Operands of(kind, 37, 192, 5);
+  const std::vector<float> before = multiply(of, isa, bs_slices, of.x.data(), FLOAT32);
+  of.x[size_t(1 * of.k + 100)] = INFINITY;
+  of.x[size_t(3 * of.k + 7)] = NAN;
+  const std::vector<float> after = multiply(of, isa, bs_slices, of.x.data(), FLOAT32);
+  const std::vector<float> floats = multiply(of, isa, bs_stream, of.x.data(), FLOAT32);
+  for (size_t at = 0; at < after.size(); ++at) {
+    const int64_t row = int64_t(at) / of.n;
+    const bool kept = row == 1   ? after[at] == floats[at] || (std::isnan(after[at]) && std::isnan(floats[at]))
+                      : row == 3 ? std::isnan(after[at])
+                                 : !std::memcmp(&after[at], &before[at], sizeof(float));
+    if (!kept) std::fprintf(stderr, "by slices, a NaN or an infinity is lost or spreads\n"), std::exit(3);
+  }
+}
 #endif
 
 int main(int count, char** arguments) {
@@ -286,6 +330,8 @@ int main(int count, char** arguments) {
   std::printf("%d\n", isa);
 #if defined(__aarch64__)
   if (isa >= BF16) check_groups(isa), check_tiny_numbers(isa), check_specials(isa);
+  for (const Kind& kind : KINDS)
+    if (can_be_sliced(kind, isa)) check_slices_of_hard_rows(kind, isa), check_slices_of_specials(kind, isa);
 #endif
   state = 1;  // the same numbers on every CPU
   for (const Kind& kind : KINDS)
@@ -295,6 +341,7 @@ int main(int count, char** arguments) {
       try_product(of, isa, bs_gemm, "gemm");
 #if defined(__aarch64__)
       if (isa >= BF16) try_bfmmla(of, isa);
+      if (can_be_sliced(kind, isa)) try_product(of, isa, bs_slices, "slices");
 #endif
       if (kind.bits == 2 || kind.bits == 4) try_product(Operands(kind, 37, 192, m), isa, bs_int8, "int8");
     }

@@ -1,9 +1,10 @@
-"""Native CPU kernels: C++ with runtime dispatch. Five algorithms on one layout of the weights:
+"""Native CPU kernels: C++ with runtime dispatch. Six algorithms on one layout of the weights:
 
     stream  a few rows of x: each weight is read once and multiplied while it is decoded
     gemm    many rows: tiles of weights are decoded to float32 once and meet every row
     amx     bfloat16 x: tiles of weights are decoded to bfloat16 and multiplied by AMX tiles
     bfmmla  bfloat16 x on ARM: weights are decoded to bfloat16 while matrices of it are multiplied
+    slices  E2M1 on ARM: x is cut into slices of eight bits, and dot products of bytes are exact
     int8    x in int8, where that was asked for: dot products of bytes
 
 All sum in float32 in a fixed order: the same bits on each run and for any number of threads.
@@ -21,11 +22,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockscale.formats import INT8, Format
+from blockscale.formats import E2M1, INT8, Format
 from blockscale.kernels.contract import Launch, Parts, Prediction
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
-from blockscale.kernels.matmul.cpu_constants import FITTED_ON, Machine
-from blockscale.kernels.matmul.cpu_cost import PREDICTED, basis, cost, ranked
+from blockscale.kernels.matmul.cpu_constants import Machine
+from blockscale.kernels.matmul.cpu_cost import PREDICTED, basis, cost, ranked, swept_machine
 from blockscale.kernels.native import (
     NativeConfig,
     call_native,
@@ -49,6 +50,7 @@ _PANEL_FLOATS = 1 << 21  # weights that are decoded or packed at a time: 8 MB at
 # Rows of x for each matrix from which `amx` overtakes `stream` on a Xeon. A rule, which two stored
 # sweeps hold to what was measured (docs/design/0007-choosing.md).
 _AMX_ROWS = 5
+_DOT_PRODUCTS = ("dotprod", "i8mm", "bf16")  # instruction sets of ARM
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,15 @@ def algorithms(problem: Problem, isa: str) -> list[str]:
     format, layout = problem.w_kind
     if not streams(format) or not (layout == CPU_TILES or can_pack(format, layout)):
         return [] if problem.deterministic else ["panels"]
-    times = {each: cost(problem, each, isa, FITTED_ON).seconds for each in ("stream", "gemm")}
+    floats = ("stream", "gemm", "slices") if slices(problem, isa) else ("stream", "gemm")
+    times = {each: cost(problem, each, isa, swept_machine(isa)).seconds for each in floats}
     return by_time(problem, isa, times)
+
+
+def slices(problem: Problem, isa: str) -> bool:
+    """Whether the slices of x can be multiplied: by weights that are small integers."""
+    format = problem.w_kind.format
+    return isa in _DOT_PRODUCTS and format.element == E2M1 and format.block in (16, 32)
 
 
 def by_time(problem: Problem, isa: str, times: dict[str, float]) -> list[str]:

@@ -1,6 +1,5 @@
-"""The constants of kernels/matmul/cpu_cost.py, fitted by `bench.fit_cpu` to bench/results/sweeps.
-
-Sweeps: Intel(R) Xeon(R) Processor @ 2.50GHz, 2 threads, 2026-11-16.
+"""The constants of kernels/matmul/cpu_cost.py, fitted by `bench.fit_cpu` to bench/results/sweeps:
+of each instruction set, and the machine that was swept.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ class Machine(NamedTuple):
     threads: int
     read_bytes_per_s: float
     flops_per_s: float  # of a large float32 product
+    swept: str = ""  # which one, and when
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,12 @@ class Constants:
     start: float  # seconds of a call
     shorten: dict[int, float] = field(default_factory=dict)  # `decode` to bfloat16, for `bfmmla`
     bfmmla: dict[int, float] = field(default_factory=dict)
+    slices: dict[int, float] = field(default_factory=dict)
+    x_slices: float = 0.0  # `x` of `slices`
 
 
-FITTED_ON = Machine(threads=2, read_bytes_per_s=16770000000.0, flops_per_s=157000000000.0)
+_XEON = Machine(2, 16770000000.0, 157000000000.0, "Intel(R) Xeon(R) Processor @ 2.50GHz, 2026-11-16")
+FITTED_ON = {"scalar": _XEON, "avx2": _XEON, "avx512": _XEON, "dotprod": _XEON}
 
 CONSTANTS = {
     "scalar": Constants(

@@ -6,9 +6,10 @@ once, stores it, and loads it for each row tile. The unit of work is a multiply-
 large float32 product: constants say how many of them a step costs, and a `Machine` turns them into
 seconds. Memory and arithmetic overlap in part: a p-norm joins them.
 
-The constants are fitted by `bench.fit_cpu` to stored sweeps, one set for each instruction set of
-x86. Those of ARM are instructions that an emulator counted, each taken for as much as the `fmla` of
-a large float32 product, which is four multiply-adds: no time was measured (`basis`).
+The constants are fitted by `bench.fit_cpu` to stored sweeps, one set for each instruction set.
+Where no machine was at hand, on ARM with i8mm or bf16, they are instructions that an emulator
+counted, each taken for as much as the `fmla` of a large float32 product, which is four
+multiply-adds: no time was measured (`basis`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from blockscale.kernels.matmul.cpu_constants import CONSTANTS, Constants, Machine
+from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON, Constants, Machine
 from blockscale.kernels.matmul.cpu_counted import COUNTED
 from blockscale.problem import Problem
 
-PREDICTED = ("stream", "gemm", "int8", "bfmmla")  # algorithms with constants
+PREDICTED = ("stream", "gemm", "slices", "int8", "bfmmla")  # algorithms with constants
 _TILE_N, _CHUNK = 16, 32
 _OVERLAP = 3.0  # exponent of the p-norm: halfway between a sum and a maximum, by the sweeps
 _TIE = 1.03  # times that are nearer to each other than two measurements of one thing are
+ARM = ("neon", "dotprod", "i8mm", "bf16")
 # Of `amx`, all but the products by tiles is the code of avx512.
 FITTED_AS = {"amx": "avx512"}
 
@@ -58,7 +60,7 @@ def row_tiles(rows: int, most: int) -> tuple[int, ...]:
 
 def count(problem: Problem, algorithm: str, isa: str) -> Work:
     format, busy = problem.w_kind.format, problem.busy_matrices
-    wide, on_arm = isa in ("avx512", "amx"), isa in COUNTED
+    wide, on_arm = isa in ("avx512", "amx"), isa in ARM
     eight = wide or (on_arm and algorithm in ("int8", "bfmmla"))
     each = problem.rows / busy if busy else 0.0
     branches = 2 if problem.gated else 1
@@ -98,7 +100,9 @@ def predict(work: Work, constants: Constants, machine: Machine) -> Cost:
     weights = shares * work.abreast * _TILE_N * work.k * work.branches
     decode, multiply = _steps(work, constants)
     padded = sum(work.row_tiles) * work.matrices
-    arrange = constants.x_int8 if work.algorithm == "int8" else constants.x
+    arrange = {"int8": constants.x_int8, "slices": constants.x_slices}.get(
+        work.algorithm, constants.x
+    )
     outputs = work.rows * work.n * work.branches
     bounds = {
         "memory": work.weight_bytes / machine.read_bytes_per_s,
@@ -126,6 +130,9 @@ def _steps(work: Work, constants: Constants) -> tuple[float, float]:
     if work.algorithm == "int8":
         turn = constants.look_up[work.bits] + scale
         return turn * len(work.row_tiles), sum(constants.int8[each] for each in work.row_tiles)
+    if work.algorithm == "slices":
+        turn = constants.look_up[work.bits] + scale
+        return turn * len(work.row_tiles), sum(constants.slices[each] for each in work.row_tiles)
     if work.algorithm == "bfmmla":
         turn = constants.shorten[work.bits] + scale
         return turn * len(work.row_tiles), sum(constants.bfmmla[each] for each in work.row_tiles)
@@ -142,6 +149,12 @@ def constants_of(isa: str, fitted: Mapping[str, Constants] = CONSTANTS) -> Const
     """Those fitted to times, where there are some."""
     known = FITTED_AS.get(isa, isa)
     return fitted[known] if known in fitted else COUNTED[known]
+
+
+def swept_machine(isa: str) -> Machine:
+    """The one that constants were fitted on; of counted ones, the nearest that was swept."""
+    known = FITTED_AS.get(isa, isa)
+    return FITTED_ON[known] if known in FITTED_ON else FITTED_ON["dotprod"]
 
 
 def basis(isa: str) -> str:
