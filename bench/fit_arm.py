@@ -1,8 +1,8 @@
-"""Makes the constants of ARM's instruction sets in the CPU products' cost model.
+"""Makes the constants of instruction sets of ARM that nobody timed in the CPU products' cost model.
 
     python -m bench.fit_arm [--write]
 
-No ARM machine was timed. What is fitted are instructions, which tests/native/count_arm.py has an
+No machine with i8mm or bf16 was timed. What is fitted are instructions, which tests/native/count_arm.py has an
 emulator count: each is taken for as long as the `fmla` of a large float32 product, which does four
 multiply-adds. Needs scipy. It prints how far the model is from the counts.
 """
@@ -41,10 +41,12 @@ FORMATS = {
     "4 bits, blocks of 16": bs.NVFP4,
 }
 K = 1024  # of every product that was counted
-# Instructions alone: nothing waits for memory. One thread of the machine that x86 was fitted on.
-MACHINE = Machine(1, inf, FITTED_ON.flops_per_s / FITTED_ON.threads)
+# Instructions alone: nothing waits for memory. One thread of the machine that dotprod was timed on.
+_TIMED = FITTED_ON["dotprod"]
+MACHINE = Machine(1, inf, _TIMED.flops_per_s / _TIMED.threads)
 SECONDS = 4 * 2 / MACHINE.flops_per_s  # of an instruction
 _ISAS = native.ISAS[native.ISAS.index("neon") :]
+_UNTIMED = ("i8mm", "bf16")
 
 
 def counted(isa: str) -> list[Timed]:
@@ -76,11 +78,10 @@ def _problem(case: str, rows: int, n: int) -> Problem:
 
 
 def constants_of(isa: str) -> Constants:
-    """What a call costs before its first instruction, which nobody counted, is that of x86."""
-    start = CONSTANTS["avx2"]
-    eight = {8: 2 * start.int8[4]}
-    start = replace(start, int8={**start.int8, **eight})
+    """What a call costs before its first instruction, which nobody counted, is that of dotprod."""
+    start = CONSTANTS["dotprod"]
     if isa == "bf16":
+        eight = {8: 2 * start.stream[4]}
         start = replace(start, shorten=start.decode, bfmmla={**start.stream, **eight})
     return replace(fit(counted(isa), start, isa), start=start.start)
 
@@ -109,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"into {TARGET.name}; format it then")
     given = parser.parse_args(argv)
-    made = {isa: constants_of(isa) for isa in _ISAS}
+    made = {isa: constants_of(isa) for isa in _UNTIMED}
     for isa, constants in made.items():
         print(f"{isa:8} off by a factor of {summary(errors(isa, constants))}")
     if given.write:

@@ -59,12 +59,12 @@ def read(paths: Iterable[str | Path]) -> list[Timed]:
 
 
 def _flat(constants: Constants) -> list[tuple[str, Any, float]]:
-    """(field, key, value) of every number."""
+    """(field, key, value) of every number that the instruction set has a use for."""
     numbers = []
     for field in fields(Constants):
         value = getattr(constants, field.name)
         pairs = value.items() if isinstance(value, dict) else [(None, value)]
-        numbers += [(field.name, key, float(number)) for key, number in pairs]
+        numbers += [(field.name, key, float(number)) for key, number in pairs if number]
     return numbers
 
 
@@ -138,13 +138,17 @@ def rounded(value: Any) -> Any:
 
 def write(constants: dict[str, Constants], machines: dict[str, Machine]) -> None:
     head = TARGET.read_text()
-    head = head[: head.index("FITTED_ON = ")]
-    body = f"FITTED_ON = {pformat(machines)}\n\nCONSTANTS = {{\n"
+    body = "_SWEPT = (\n"
+    for machine in dict.fromkeys(machines.values()):
+        isas = tuple(each for each in constants if machines[each] == machine)
+        body += f"    ({machine!r}, {isas!r}),\n"
+    body += ")\nFITTED_ON = {isa: machine for machine, isas in _SWEPT for isa in isas}\n\n"
+    body += "CONSTANTS = {\n"
     for isa, each in constants.items():
         told = {field.name: rounded(getattr(each, field.name)) for field in fields(Constants)}
         listed = ", ".join(f"{name}={pformat(value)}" for name, value in told.items() if value)
         body += f"    {isa!r}: Constants({listed}),\n"
-    TARGET.write_text(head + body + "}\n")
+    TARGET.write_text(head[: head.index("_SWEPT = ")] + body + "}\n")
 
 
 def main() -> None:

@@ -77,12 +77,11 @@ def forget():
     choose.cache_clear()
 
 
-# What multiplies bfloat16 alone. All else that runs at these levels is the code of those before.
-OF_BFLOAT16 = {"amx": "amx", "bf16": "bfmmla"}
+OF_BFLOAT16 = ("amx", "bfmmla")  # algorithms that multiply nothing else
+# What a level adds. All else that runs at it is the code of those before.
+ADDED = {"amx": ("amx",), "dotprod": ("slices",), "i8mm": (), "bf16": ("bfmmla",)}
 NATIVE = [
-    Way("cpu", isa, algorithm)
-    for isa in ISAS
-    for algorithm in ((OF_BFLOAT16[isa],) if isa in OF_BFLOAT16 else ("stream", "gemm"))
+    Way("cpu", isa, algorithm) for isa in ISAS for algorithm in ADDED.get(isa, ("stream", "gemm"))
 ]
 INT8 = [Way("cpu", isa, "int8") for isa in ISAS]
 EVERY = [Way("cpu"), Way("reference"), *NATIVE]

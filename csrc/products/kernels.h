@@ -92,6 +92,7 @@ BLOCKSCALE_INT8(i8mm)
 
 constexpr int SLICES = 3;      // of a number of x (slice_rows.h)
 constexpr int SLICE_ROWS = 4;  // of a row tile, at most
+constexpr float SLICED_UNIT = 0.5f;  // of the integers of a weight that slices are multiplied by
 
 // What slices leave of some rows of a chunk.
 struct Rest {
@@ -102,7 +103,7 @@ struct Rest {
 // The slices of a row tile.
 struct SliceRows {
   const uint32_t* words;  // [groups of columns][rows][SLICES]: four columns to a word
-  const float* units;     // [chunks][rows]
+  const float* units;     // [chunks][rows], times SLICED_UNIT
   const Rest* rests;
   int64_t rest_count;
 };

@@ -22,7 +22,7 @@ inline bool takes_slices(const Matmul& call) {
   for (const float* table : {format.table, call.up_table})
     for (int i = 0; i < 16; ++i)
       if (!(std::fabs(table[i]) <= 7.5f && 2 * table[i] == std::floor(2 * table[i]))) return false;
-  return integer_table(format.table, 4).unit == 0.5f && integer_table(call.up_table, 4).unit == 0.5f;
+  return integer_table(format.table, 4).unit == SLICED_UNIT && integer_table(call.up_table, 4).unit == SLICED_UNIT;
 }
 
 constexpr float LARGEST_IN_SLICES = 127 * 65536 + 127 * 256 + 127;
@@ -102,9 +102,9 @@ class ArrangedSlices {
       const float size = std::fabs(x[i]);
       largest = std::max(largest, size <= 0x1.fffffep127f ? size : 0.0f);  // of those that are finite
     }
-    // The unit is a normal number, and so is what one is divided by.
-    int exponent = -103;
-    if (largest >= 0x1p-103f) std::frexp(largest, &exponent);
+    // Half the unit is a normal number, and so is what one is divided by.
+    int exponent = -102;
+    if (largest >= 0x1p-102f) std::frexp(largest, &exponent);
     if (std::ldexp(largest, 23 - exponent) > LARGEST_IN_SLICES) ++exponent;
     const float per_unit = std::ldexp(1.0f, 23 - exponent), one = std::ldexp(1.0f, exponent - 23);
     int32_t integers[CHUNK];
@@ -127,7 +127,7 @@ class ArrangedSlices {
       }
       std::memcpy(words, bytes, sizeof bytes);
     }
-    *unit = one;
+    *unit = one * SLICED_UNIT;
     return keep;
   }
 

@@ -71,7 +71,9 @@ struct SliceWeights : Int8Weights<4> {
   using Sums = SliceSums<M, COUNT>;
   template <int M>
   static constexpr int QUADS_AT_ONCE = QUADS / M;  // whose sums are twelve registers
-  using Int8Weights::Int8Weights;
+
+  // Units of x have the weight's in them: sums of integers pass float32's end before their values do.
+  explicit SliceWeights(const IntegerTable& integers) : Int8Weights(integers) { unit = 1; }
 };
 
 // What slices left out of a few chunks, as float32 products.

@@ -19,7 +19,10 @@ from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import device_of
 
-JUDGES = [fit_cpu.SWEEPS / f"xeon_{each}_cpu_draw2.jsonl" for each in ("avx512", "amx")]
+JUDGES = [
+    fit_cpu.SWEEPS / f"{each}_cpu_draw2.jsonl"
+    for each in ("xeon_avx512", "xeon_amx", "neoverse_n1")
+]
 ARM_FLOATS = ("stream", "gemm", "bfmmla")
 needs_native = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 
@@ -48,7 +51,7 @@ def test_rows_of_x_go_by_the_tiles_of_the_native_code():
 def test_gemm_decodes_a_weight_once_and_stream_once_for_each_row_tile():
     asked = problem(m=64, n=1024, k=1024)
     for isa in CONSTANTS:
-        stream, gemm = (cost(asked, each, isa, FITTED_ON) for each in ("stream", "gemm"))
+        stream, gemm = (cost(asked, each, isa, FITTED_ON[isa]) for each in ("stream", "gemm"))
         most = 8 if isa == "avx512" else 4
         constants = CONSTANTS[isa]
         scale = constants.scale / 16
@@ -68,7 +71,7 @@ def test_experts_without_rows_cost_nothing():
 def test_a_thread_more_than_there_are_tiles_is_no_help():
     asked = problem(m=1, n=32, k=4096)
     two, four = (
-        cost(asked, "stream", "avx512", FITTED_ON._replace(threads=t, flops_per_s=t * 1e11))
+        cost(asked, "stream", "avx512", FITTED_ON["avx512"]._replace(threads=t, flops_per_s=t * 1e11))
         for t in (2, 4)
     )
     assert two.bounds["decoding"] == pytest.approx(four.bounds["decoding"])
@@ -76,10 +79,10 @@ def test_a_thread_more_than_there_are_tiles_is_no_help():
 
 @pytest.mark.parametrize("isa", CONSTANTS)
 def test_one_row_is_streamed_and_many_are_not(isa):
-    assert cpu.algorithms(problem(m=500, n=4096, k=4096), isa) == ["gemm", "stream"]
-    assert cpu.algorithms(problem(m=1, n=4096, k=4096), isa) == ["stream", "gemm"]
+    assert cpu.algorithms(problem(bs.KBIT4, m=500, n=4096, k=4096), isa) == ["gemm", "stream"]
+    assert cpu.algorithms(problem(bs.KBIT4, m=1, n=4096, k=4096), isa) == ["stream", "gemm"]
     if isa != "scalar":  # where both measured about alike from two rows to four
-        spread = problem(m=512, n=512, k=512, groups=256, ragged=True)
+        spread = problem(bs.KBIT4, m=512, n=512, k=512, groups=256, ragged=True)
         assert cpu.algorithms(spread, isa)[0] == "stream"  # two rows to an expert
 
 
@@ -90,27 +93,37 @@ def test_amx_takes_over_by_its_rule():
     assert "amx" not in cpu.algorithms(problem(m=5, n=512, k=512), "avx512")
 
 
+def test_e2m1_is_multiplied_in_slices_where_bytes_are():
+    asked = problem(m=1, n=4096, k=4096)
+    assert cpu.algorithms(asked, "dotprod")[0] == "slices"
+    assert cpu.algorithms(problem(m=500, n=4096, k=4096), "dotprod")[0] == "gemm"
+    for isa in ("neon", "avx512"):
+        assert "slices" not in cpu.algorithms(asked, isa)
+    for fmt in (bs.KBIT4, bs.MXFP6_E2M3, bs.MXFP8, bs.BNB_FP4):
+        assert "slices" not in cpu.algorithms(problem(fmt, m=1, n=4096, k=4096), "dotprod")
+
+
 @pytest.mark.parametrize("m", [1, 2, 64])
 def test_bfmmla_takes_every_row_of_bfloat16(m):
     """So that a row's bits do not depend on how many others there are."""
     for fmt in (bs.NVFP4, bs.KBIT3, bs.MXFP8):
         asked = problem(fmt, m=m, n=512, k=512)
         assert cpu.algorithms(asked, "bf16")[0] == "bfmmla"
-        times = {each: cost(asked, each, "bf16", FITTED_ON).seconds for each in ARM_FLOATS}
+        times = {each: cost(asked, each, "bf16", FITTED_ON["dotprod"]).seconds for each in ARM_FLOATS}
         assert times["bfmmla"] == min(times.values())
         assert "bfmmla" not in cpu.algorithms(asked, "i8mm")
     assert "bfmmla" not in cpu.algorithms(problem(m=m, n=512, k=512, x="float32"), "bf16")
 
 
 def test_int8_on_arm_goes_by_tiles_of_eight_rows():
-    """csrc/products/row_tiles.h, ARM_INT8_ROWS and BFMMLA_ROWS."""
+    """csrc/products/row_tiles.h, ARM_INT8_ROWS and BFMMLA_ROWS; kernels.h, SLICE_ROWS."""
     asked = problem(m=16, n=512, k=512)
-    for algorithm, most in (("int8", 8), ("bfmmla", 8), ("stream", 4), ("gemm", 4)):
+    for algorithm, most in (("int8", 8), ("bfmmla", 8), ("stream", 4), ("gemm", 4), ("slices", 4)):
         assert count(asked, algorithm, "bf16").row_tiles == (most,) * (16 // most)
 
 
 @pytest.mark.parametrize("isa", COUNTED)
-def test_the_constants_of_arm_are_those_of_the_counted_instructions(isa):
+def test_the_constants_of_untimed_cpus_are_those_of_the_counted_instructions(isa):
     """tests/native/arm_sweep.json; `python -m bench.fit_arm --write` makes them anew."""
     ratios = fit_arm.errors(isa, COUNTED[isa])
     assert len(ratios) >= 150
@@ -119,7 +132,7 @@ def test_the_constants_of_arm_are_those_of_the_counted_instructions(isa):
 
 
 @pytest.mark.parametrize("isa", COUNTED)
-def test_a_prediction_for_arm_says_that_nothing_was_timed(isa):
+def test_a_prediction_for_untimed_cpus_says_so(isa):
     found = cpu.bind(problem(m=4, n=512, k=512), cpu.Config(isa, "stream", packs=False)).predicted
     assert str(found).endswith(f" (by counted instructions: nothing was timed on {isa})")
 
@@ -133,8 +146,9 @@ def test_times_take_the_place_of_counts(monkeypatch):
     assert found.predicted.basis == ""
 
 
-def test_a_prediction_for_x86_rests_on_times():
-    found = cpu.bind(problem(m=4, n=512, k=512), cpu.Config("avx2", "stream", packs=False))
+@pytest.mark.parametrize("isa", CONSTANTS)
+def test_other_predictions_rest_on_times(isa):
+    found = cpu.bind(problem(m=4, n=512, k=512), cpu.Config(isa, "stream", packs=False))
     assert found.predicted.basis == ""
 
 

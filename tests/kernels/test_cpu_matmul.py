@@ -33,7 +33,7 @@ def depth(fmt, chunks=9):
 
 
 def dtypes_of(way):
-    return [torch.bfloat16] if way.algorithm in ways.OF_BFLOAT16.values() else DTYPES
+    return [torch.bfloat16] if way.algorithm in ways.OF_BFLOAT16 else DTYPES
 
 
 def held_in(way, fmt, dtype):
@@ -340,10 +340,10 @@ def test_canonical_weights_are_packed_at_every_call_and_explain_says_so():
 
 def test_the_algorithm_follows_the_rows():
     """Many rows are worth decoding a weight once; in between runs whatever is faster."""
-    w = bs.quantize(torch.randn(256, 64), bs.NVFP4).prepare()
+    w = bs.quantize(torch.randn(256, 64), bs.KBIT4).prepare()
     ran = {m: choose(bs.explain(torch.randn(m, 64), w).problem).config.algorithm for m in (1, 500)}
     assert ran == {1: "stream", 500: "gemm"}
-    spread = bs.quantize(torch.randn(256, 16, 64), bs.NVFP4).prepare()
+    spread = bs.quantize(torch.randn(256, 16, 64), bs.KBIT4).prepare()
     sizes = torch.ones(256, dtype=torch.int64)
     told = bs.explain(torch.randn(256, 64), spread, group_sizes=sizes)
     assert choose(told.problem).config.algorithm == "stream"  # a row to an expert

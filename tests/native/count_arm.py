@@ -21,7 +21,8 @@ def ways_of(case):
     """Instruction set, and algorithm where it is not the case's own."""
     if "int8" in case:
         return [("neon",), ("dotprod",), ("i8mm",)]
-    return [("neon",), ("neon", "gemm"), ("bf16", "bfmmla")]
+    sliced = [("dotprod", "slices")] if "blocks of 16" in case else []
+    return [("neon",), ("neon", "gemm"), *sliced, ("bf16", "bfmmla")]
 
 
 def sweep(folder):

@@ -2,7 +2,7 @@
 //
 //     one_product CASE ROWS N ISA [ALGORITHM]     a weight of N rows and 1024 columns
 //
-// by the case's algorithm, or another: gemm or, on ARM, bfmmla, which has x in bfloat16. It
+// by the case's algorithm, or another: gemm or, on ARM, slices, or bfmmla, which has x in bfloat16. It
 // prints the sum of the results, so that a wrong one is seen too. With 0 rows it does all but multiply; without
 // arguments it lists the cases.
 #include <cstdio>
@@ -21,6 +21,7 @@ extern "C" int64_t bs_gemm(const Matmul* call);
 extern "C" int64_t bs_int8(const Matmul* call);
 #if defined(__aarch64__)
 extern "C" int64_t bs_bfmmla(const Matmul* call);
+extern "C" int64_t bs_slices(const Matmul* call);
 #endif
 
 using Multiply = decltype(&bs_stream);
@@ -34,6 +35,7 @@ struct Case {
 Multiply named(const char* algorithm) {
 #if defined(__aarch64__)
   if (!std::strcmp(algorithm, "bfmmla")) return bs_bfmmla;
+  if (!std::strcmp(algorithm, "slices")) return bs_slices;
 #endif
   return bs_gemm;
 }
@@ -50,8 +52,9 @@ const Case CASES[] = {
 int run(const Case& which, int64_t rows, int64_t n, int isa, const char* algorithm) {
   constexpr int64_t k = 1024, most = 64;
   std::vector<float> table(256), scale_table(256), x(most * k), out(size_t(most * n));
-  // Blocks of 16 are NVFP4's, and 6 bits are floats: with values whose lower halves are zero. Others have codebooks.
-  for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / (which.block == 16 || which.bits == 6 ? 8 : 9);
+  // Blocks of 16 are NVFP4's, with multiples of a half, and 6 bits are floats, whose lower halves are zero. Others have
+  // codebooks.
+  for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / (which.block == 16 ? 2 : which.bits == 6 ? 8 : 9);
   scale_table[127] = 1.0f;
   for (size_t i = 0; i < x.size(); ++i) x[i] = float(int(i % 9) - 4) / 4;
   std::vector<uint16_t> short_x(x.size());

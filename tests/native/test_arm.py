@@ -50,7 +50,10 @@ def check_slices(found):
 
 def ways_of(case):
     """Instruction sets, and the algorithm where it is not the case's own."""
-    return [("dotprod",), ("i8mm",)] if "int8" in case else [("neon",), ("bf16", "bfmmla")]
+    if "int8" in case:
+        return [("dotprod",), ("i8mm",)]
+    sliced = [("dotprod", "slices")] if "blocks of 16" in case else []
+    return [("neon",), *sliced, ("bf16", "bfmmla")]
 
 
 def check_counts(folder, objects):
@@ -60,7 +63,7 @@ def check_counts(folder, objects):
         for isa, *algorithm in ways_of(case):
             for rows in (1, 4):
                 found = arm.count(folder, program, case, rows, 64, number(isa), *algorithm)
-                now[f"{case}, {isa}, {rows} rows"] = found
+                now[", ".join((case, *algorithm, isa, f"{rows} rows"))] = found
     if not COUNTS.exists():
         COUNTS.write_text(json.dumps(now, indent=2, sort_keys=True) + "\n")
     before = json.loads(COUNTS.read_text())

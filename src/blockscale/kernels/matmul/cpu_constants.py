@@ -39,8 +39,27 @@ class Constants:
     x_slices: float = 0.0  # `x` of `slices`
 
 
-_XEON = Machine(2, 16770000000.0, 157000000000.0, "Intel(R) Xeon(R) Processor @ 2.50GHz, 2026-11-16")
-FITTED_ON = {"scalar": _XEON, "avx2": _XEON, "avx512": _XEON, "dotprod": _XEON}
+_SWEPT = (
+    (
+        Machine(
+            threads=2,
+            read_bytes_per_s=16770000000.0,
+            flops_per_s=157000000000.0,
+            swept="Intel(R) Xeon(R) Processor @ 2.50GHz, 2026-11-16",
+        ),
+        ("scalar", "avx2", "avx512"),
+    ),
+    (
+        Machine(
+            threads=2,
+            read_bytes_per_s=37470000000.0,
+            flops_per_s=70740000000.0,
+            swept="Neoverse-N1, 2026-11-17",
+        ),
+        ("neon", "dotprod"),
+    ),
+)
+FITTED_ON = {isa: machine for machine, isas in _SWEPT for isa in isas}
 
 CONSTANTS = {
     "scalar": Constants(
@@ -84,5 +103,35 @@ CONSTANTS = {
         result=46.41,
         activation=747.4,
         start=7.974e-06,
+    ),
+    "neon": Constants(
+        decode={2: 4.542, 3: 5.178, 4: 3.871, 5: 7.024, 6: 6.976, 8: 4.744},
+        look_up={2: 0.06629, 4: 1.044},
+        scale=9.109,
+        store=2.049,
+        stream={1: 1.124, 2: 2.258, 4: 4.755},
+        gemm={1: 1.785, 2: 2.464, 4: 4.908},
+        int8={1: 0.03774, 2: 1.232, 4: 4.757, 8: 6.029},
+        x=12.77,
+        x_int8=282.3,
+        result=2.583,
+        activation=76.64,
+        start=3.193e-05,
+    ),
+    "dotprod": Constants(
+        decode={2: 4.253, 3: 5.17, 4: 3.657, 5: 7.188, 6: 7.03, 8: 4.921},
+        look_up={2: 0.8931, 4: 0.01291},
+        scale=17.52,
+        store=1.662,
+        stream={1: 1.255, 2: 2.393, 4: 4.618},
+        gemm={1: 2.291, 2: 2.949, 4: 5.043},
+        int8={1: 0.01905, 2: 0.6303, 4: 1.694, 8: 3.419},
+        x=26.95,
+        x_int8=57.25,
+        result=1.361,
+        activation=65.41,
+        start=8.331e-06,
+        slices={1: 1.899, 2: 3.163, 4: 5.638},
+        x_slices=231.7,
     ),
 }

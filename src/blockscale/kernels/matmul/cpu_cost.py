@@ -1,8 +1,8 @@
 """How long the native CPU products will take: a prediction from counted work.
 
 Weights go by tiles of 16 rows, k by chunks of 32, rows of x by row tiles of 8, 4, 2 or 1. `stream`
-and `int8` decode every weight once for each row tile and multiply it at once; `gemm` decodes it
-once, stores it, and loads it for each row tile. The unit of work is a multiply-add at the rate of a
+and `slices`, and `int8` on x86, decode every weight once for each row tile and multiply it at once;
+`gemm` decodes it once, stores it, and loads it for each row tile. The unit of work is a multiply-add at the rate of a
 large float32 product: constants say how many of them a step costs, and a `Machine` turns them into
 seconds. Memory and arithmetic overlap in part: a p-norm joins them.
 
@@ -42,6 +42,7 @@ class Work:
     tiles: int  # of 16 rows, of all matrices that have rows of x
     abreast: int  # tiles that one thread decodes side by side
     row_tiles: tuple[int, ...]  # of one matrix
+    turns: int  # how often a weight is decoded
     matrices: float  # that have rows of x
     branches: int
     rows: float  # of all matrices
@@ -65,6 +66,8 @@ def count(problem: Problem, algorithm: str, isa: str) -> Work:
     each = problem.rows / busy if busy else 0.0
     branches = 2 if problem.gated else 1
     stored = format.element.bits / 8 + format.scale.bits / 8 / format.block
+    taken = row_tiles(ceil(each), 8 if eight else 4)
+    staged = algorithm == "gemm" or (on_arm and algorithm == "int8")  # what is decoded is kept
     return Work(
         algorithm=algorithm,
         bits=format.element.bits,
@@ -72,7 +75,8 @@ def count(problem: Problem, algorithm: str, isa: str) -> Work:
         k=ceil(problem.k / _CHUNK) * _CHUNK,
         tiles=round(ceil(problem.n / _TILE_N) * busy),
         abreast=2 if wide and algorithm == "gemm" else 1,
-        row_tiles=row_tiles(ceil(each), 8 if eight else 4),
+        row_tiles=taken,
+        turns=min(1, len(taken)) if staged else len(taken),
         matrices=busy,
         branches=branches,
         rows=problem.rows,
@@ -123,21 +127,17 @@ def predict(work: Work, constants: Constants, machine: Machine) -> Cost:
 
 def _steps(work: Work, constants: Constants) -> tuple[float, float]:
     """Of one weight: decoding, and everything that is done for rows of x."""
-    scale = constants.scale / min(work.block, _CHUNK)
+    of_codes, of_rows = {
+        "stream": (constants.decode, constants.stream),
+        "gemm": (constants.decode, constants.gemm),
+        "slices": (constants.look_up, constants.slices),
+        "int8": (constants.look_up, constants.int8),
+        "bfmmla": (constants.shorten, constants.bfmmla),
+    }[work.algorithm]
+    once = of_codes[work.bits] + constants.scale / min(work.block, _CHUNK)
     if work.algorithm == "gemm":
-        once = constants.decode[work.bits] + constants.store + scale
-        return once, sum(constants.gemm[each] for each in work.row_tiles)
-    if work.algorithm == "int8":
-        turn = constants.look_up[work.bits] + scale
-        return turn * len(work.row_tiles), sum(constants.int8[each] for each in work.row_tiles)
-    if work.algorithm == "slices":
-        turn = constants.look_up[work.bits] + scale
-        return turn * len(work.row_tiles), sum(constants.slices[each] for each in work.row_tiles)
-    if work.algorithm == "bfmmla":
-        turn = constants.shorten[work.bits] + scale
-        return turn * len(work.row_tiles), sum(constants.bfmmla[each] for each in work.row_tiles)
-    turn = constants.decode[work.bits] + scale
-    return turn * len(work.row_tiles), sum(constants.stream[each] for each in work.row_tiles)
+        once += constants.store
+    return once * work.turns, sum(of_rows[each] for each in work.row_tiles)
 
 
 def ranked(times: dict[str, float]) -> list[str]:

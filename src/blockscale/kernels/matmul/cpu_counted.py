@@ -1,5 +1,5 @@
-"""The constants of kernels/matmul/cpu_cost.py for ARM, made by `bench.fit_arm` of instructions that
-an emulator counted (tests/native/arm_sweep.json): no time was measured.
+"""The constants of kernels/matmul/cpu_cost.py for CPUs of ARM that nobody timed, made by
+`bench.fit_arm` of instructions that an emulator counted (tests/native/arm_sweep.json).
 """
 
 from __future__ import annotations
