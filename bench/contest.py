@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bench.duel import told
 from bench.problems import layers_of
-from bench.results import BASELINE, FAILED, TIMED, WRONG, Case, Entry
-from bench.rivals import Prepared, Rival
+from bench.results import FAILED, TIMED, WRONG, Case, Entry
+from bench.rivals import Prepared, Rival, TorchLinear
 from bench.timing import Clock, Stopwatch, copies, ratio, spread, take_turns
 from bench.verify import Verdict, expect, judge
 
@@ -49,12 +49,18 @@ def lacks_memory(n: int, k: int, free: int) -> str:
 
 
 def contest(
-    n: int, k: int, rows: Sequence[int], rivals: Sequence[Rival], clock: Clock, seconds: float
+    n: int,
+    k: int,
+    rows: Sequence[int],
+    rivals: Sequence[Rival],
+    clock: Clock,
+    seconds: float,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> Iterator[Case]:
-    """A case for each m, as it is done."""
+    """A case for each m, as it is done; beside torch's product in `dtype`, which x has."""
     generator = torch.Generator(clock.device).manual_seed(0)
     w = torch.randn(n, k, generator=generator, device=clock.device).bfloat16()
-    x = torch.randn(max(rows), k, generator=generator, device=clock.device).bfloat16()
+    x = torch.randn(max(rows), k, generator=generator, device=clock.device).to(dtype)
     space = clock.ring_bytes(len(rivals))
     contestants = [_enter(rival, w, x, rows, space) for rival in rivals]
     del w
@@ -77,10 +83,10 @@ def _enter(rival: Rival, w: Tensor, x: Tensor, rows: Sequence[int], space: int) 
 
 def _verify(contestant: Contestant, prepared: Prepared, x: Tensor, rows: Sequence[int]) -> None:
     rival = contestant.rival
-    expected = expect(x, prepared.decoded(), rival.dtype, rival.x_block)
+    expected = expect(x.to(rival.dtype), prepared.decoded(), rival.dtype, rival.x_block)
     for m in filter(contestant.takes_part, rows):
         try:
-            y = prepared.bind(x[:m])()
+            y = prepared.bind(x[:m].to(rival.dtype))()
             contestant.verdicts[m] = judge(y, expected.first_rows(m))
         except Exception as error:  # noqa: BLE001 as above
             contestant.failures[m] = told(error)
@@ -95,7 +101,8 @@ def _case(
     for contestant in present:
         if contestant.may_be_timed(m):
             try:
-                calls = [copy.bind(x) for copy in contestant.ring]
+                given = x.to(contestant.rival.dtype)
+                calls = [copy.bind(given) for copy in contestant.ring]
                 stopwatches[contestant.rival.name] = clock.stopwatch(calls)
             except Exception as error:  # noqa: BLE001 as above
                 contestant.failures[m] = told(error)
@@ -107,7 +114,7 @@ def _case(
 def _entry(contestant: Contestant, x: Tensor, samples: dict[str, list[float]]) -> Entry:
     rival, m = contestant.rival, len(x)
     verdict, failure = contestant.verdicts.get(m), contestant.failure(m)
-    taken, baseline = samples.get(rival.name), samples.get(BASELINE)
+    taken, baseline = samples.get(rival.name), samples.get(TorchLinear(x.dtype).name)
     outcome = FAILED if failure else WRONG if taken is None else TIMED
     return Entry(
         rival=rival.name,
@@ -118,5 +125,5 @@ def _entry(contestant: Contestant, x: Tensor, samples: dict[str, list[float]]) -
         time=spread([1e6 * sample for sample in taken]) if taken else None,
         ratio=ratio(baseline, taken) if baseline and taken else None,
         weight_bytes=contestant.ring[0].nbytes if contestant.ring else 0,
-        kernel="" if failure else contestant.ring[0].kernel(x),
+        kernel="" if failure else contestant.ring[0].kernel(x.to(rival.dtype)),
     )

@@ -53,7 +53,10 @@ def performance_tables(runs: Sequence[Run]) -> str:
         parts.append(f"![How close to a plain read of memory, by shape and M]({READ_PICTURE})")
         for shape in dict.fromkeys(case.shape for case in run.cases):
             parts.append(shape_section(cases_of(run, shape)))
-        parts += [slower(run.cases), left_out({**run.missing, **run.skipped}, run.cases)]
+        parts += [
+            slower(run.cases, run.baseline),
+            left_out({**run.missing, **run.skipped}, run.cases),
+        ]
     return "\n\n".join(filter(None, parts)) or NOTHING_STORED
 
 

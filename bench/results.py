@@ -1,8 +1,8 @@
 """The record of a run: what is stored, and what the tables are made from.
 
 Plain data that goes to JSON and back without loss. Times are in microseconds per call. Ratios are
-to torch's bfloat16 `F.linear` on the same shape in the same rounds: 2 is twice as fast, 0.5 half as
-fast.
+to torch's `F.linear` on the same shape in the same rounds, in bfloat16 unless a run says otherwise:
+2 is twice as fast, 0.5 half as fast.
 """
 
 from __future__ import annotations
@@ -125,6 +125,11 @@ class Run:
     cases: list[Case] = field(default_factory=list)
     conversions: list[Conversion] = field(default_factory=list)
     schema: int = SCHEMA
+
+    @property
+    def baseline(self) -> str:
+        """Whose time ratios are to."""
+        return str(self.settings.get("baseline", BASELINE))
 
     def store(self, path: Path) -> None:
         """An interrupted run leaves what it had after its last shape."""

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _rivals(arguments: argparse.Namespace) -> list[Rival]:
     if arguments.device == "cuda":
         return cuda_field(arguments.formats, arguments.rows, arguments.rivals)
-    return field(arguments.formats, arguments.threads)
+    return field(arguments.formats, arguments.threads, getattr(torch, arguments.dtype))
 
 
 def _measure(
@@ -100,9 +100,10 @@ def _measure(
             run.skipped[f"{n}x{k}"] = reason
             console.print(f"skipped: {n} x {k} ({reason})")
             continue
-        for case in contest(n, k, arguments.rows, rivals, clock, arguments.seconds):
+        dtype = getattr(torch, arguments.dtype)
+        for case in contest(n, k, arguments.rows, rivals, clock, arguments.seconds, dtype):
             run.cases.append(case)
-            show_case(console, case)
+            show_case(console, case, run.baseline)
             if path:
                 run.store(path)
     if arguments.conversions:
@@ -125,6 +126,7 @@ def _begin(arguments: argparse.Namespace, missing: dict[str, str]) -> Run:
             "seconds": arguments.seconds,
             "formats": [format.name for format in arguments.formats],
             "native": _native_library(),
+            "baseline": f"torch {arguments.dtype}",
         },
         missing=missing,
     )
@@ -178,6 +180,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=sorted(CLOCKS), default="cpu", help="default: cpu")
     parser.add_argument(
         "--threads", type=_positive, default=torch.get_num_threads(), help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="bfloat16",
+        choices=("bfloat16", "float32"),
+        help="of x, and of torch's product that all are compared with: float32 for a CPU that has "
+        "no instructions for bfloat16. default: %(default)s",
     )
     parser.add_argument(
         "--shapes",

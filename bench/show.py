@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from bench.results import BASELINE, TIMED, Case, Conversion, Entry, Run
+from bench.results import TIMED, Case, Conversion, Entry, Run
 from bench.timing import Spread
 
 _STYLES = {"ours": "bold", "ceiling": "dim"}
@@ -31,11 +31,11 @@ def show_start(console: Console, run: Run) -> None:
         console.print(f"missing: {name} ({reason})", markup=False)
 
 
-def show_case(console: Console, case: Case) -> None:
+def show_case(console: Console, case: Case, baseline: str) -> None:
     layers = f"  {', '.join(case.layers)}" if case.layers else ""
     table = Table(title=f"{case.n} x {case.k}, m = {case.m}{layers}", title_justify="left")
     table.add_column("")
-    for heading in ("us", "+- %", f"x {BASELINE}", "% of read", "error"):
+    for heading in ("us", "+- %", f"x {baseline}", "% of read", "error"):
         table.add_column(heading, justify="right")
     table.add_column("kernel, or why not")
     for entry in case.entries:
@@ -48,7 +48,7 @@ def show_summary(console: Console, run: Run) -> None:
     names: dict[str, None] = {}
     for case in run.cases:
         names.update({e.rival: None for e in case.entries if e.role != "ceiling" and e.time})
-    table = Table(title=f"us, x {BASELINE}, % of read", title_justify="left", box=None)
+    table = Table(title=f"us, x {run.baseline}, % of read", title_justify="left", box=None)
     table.add_column("n x k, m")
     for name in names:
         table.add_column(name, justify="right")

@@ -1,6 +1,6 @@
 """The record in the documentation: markdown from the newest stored run of each CPU.
 
-A number below 1 is a rival that is slower than torch's bfloat16, and stands there as it is. Only
+A number below 1 is a rival that is slower than torch's product, and stands there as it is. Only
 the standard library is needed, so that the documentation can be generated anywhere.
 """
 
@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bench.problems import layers_of
-from bench.results import BASELINE, TIMED, Case, Conversion, Entry, Run, newest_per_machine, stored
+from bench.results import TIMED, Case, Conversion, Entry, Run, newest_per_machine, stored
 from bench.timing import Spread
 
 SPEED_SHAPES = ((14336, 4096), (4096, 4096))  # in the README
 SPEED_ROWS = (1, 4, 16, 64)
-SPEED_NAMES = ("NVFP4", "NVFP4, int8 x", "KBIT4", "torch int4", BASELINE)
+SPEED_NAMES = ("NVFP4", "NVFP4, int8 x", "KBIT4", "torch int4", "torch kleidiai int4, int8 x")
 NOTHING_STORED = (
     "No measurement is stored yet: `make bench` makes one, and `python docs/generate.py` puts it "
     "here."
 )
 _ABSENT = "-"
-_CORNER = f"times {BASELINE}"
 
 
 def speed() -> str:
@@ -47,8 +46,8 @@ def speed_tables(runs: Sequence[Run]) -> str:
         if not any(cases):
             continue
         headings = [f"{n} x {k}, M={m}" if m == SPEED_ROWS[0] else str(m) for (n, k), m in wanted]
-        rows = ratio_rows(cases, SPEED_NAMES)
-        parts += [where(run), markdown([_CORNER, *headings], rows)]
+        rows = ratio_rows(cases, (*SPEED_NAMES, run.baseline))
+        parts += [where(run), markdown([f"times {run.baseline}", *headings], rows)]
     return "\n\n".join(filter(None, parts)) or NOTHING_STORED
 
 
@@ -57,9 +56,12 @@ def performance_tables(runs: Sequence[Run]) -> str:
     for run in runs:
         parts += [f"### {run.machine['cpu']}, {run.machine['threads']} threads", machine(run)]
         for shape in dict.fromkeys(case.shape for case in run.cases):
-            parts.append(shape_section([case for case in run.cases if case.shape == shape]))
+            parts.append(
+                shape_section([case for case in run.cases if case.shape == shape], run.baseline)
+            )
         absent = {**run.missing, **run.skipped}
-        parts += [conversion_table(run.conversions), slower(run.cases), left_out(absent, run.cases)]
+        beaten = slower(run.cases, run.baseline)
+        parts += [conversion_table(run.conversions), beaten, left_out(absent, run.cases)]
     return "\n\n".join(filter(None, parts)) or NOTHING_STORED
 
 
@@ -86,15 +88,19 @@ def machine(run: Run) -> str:
     )
 
 
-def shape_section(cases: Sequence[Case]) -> str:
+def shape_section(cases: Sequence[Case], baseline: str) -> str:
     """One shape at every m: ratios, what they are ratios of, and how close to the ceiling."""
     first = cases[0]
     layers = layers_of(*first.shape)
     title = f"#### {first.n} x {first.k}" + (f" ({', '.join(layers)})" if layers else "")
     percents = [_percent(first, first.entry(name)) for name in _names(cases)]
     rows = [[*row, percent] for row, percent in zip(ratio_rows(cases), percents, strict=True)]
-    rows.append([f"{BASELINE}, us", *(_microseconds(case.entry(BASELINE)) for case in cases), ""])
-    headings = [_CORNER, *(f"M={case.m}" for case in cases), f"% of read at M={first.m}"]
+    rows.append([f"{baseline}, us", *(_microseconds(case.entry(baseline)) for case in cases), ""])
+    headings = [
+        f"times {baseline}",
+        *(f"M={case.m}" for case in cases),
+        f"% of read at M={first.m}",
+    ]
     return f"{title}\n\n{markdown(headings, rows)}"
 
 
@@ -122,8 +128,8 @@ def conversion_table(conversions: Sequence[Conversion]) -> str:
     return f"{title}\n\n{markdown(headings, rows)}"
 
 
-def slower(cases: Iterable[Case]) -> str:
-    """Where ours lose to torch's bfloat16, by name."""
+def slower(cases: Iterable[Case], baseline: str) -> str:
+    """Where ours lose to torch's product, by name."""
     losses: dict[str, list[str]] = {}
     timed = 0
     for case in cases:
@@ -137,9 +143,9 @@ def slower(cases: Iterable[Case]) -> str:
     if not timed:
         return ""
     if not losses:
-        return f"None of the {timed} products above is slower than {BASELINE}."
+        return f"None of the {timed} products above is slower than {baseline}."
     count = sum(map(len, losses.values()))
-    lines = [f"Slower than {BASELINE}: {count} of {timed} products.", ""]
+    lines = [f"Slower than {baseline}: {count} of {timed} products.", ""]
     return "\n".join(lines + [f"- {name}: {', '.join(where)}" for name, where in losses.items()])
 
 

@@ -44,7 +44,7 @@ class Verdict:
 
 
 def expect(
-    x: Tensor,  # bfloat16 [m, k]
+    x: Tensor,  # [m, k]
     decoded: Tensor,  # float32 [n, k]
     dtype: torch.dtype,
     x_block: int | None = None,

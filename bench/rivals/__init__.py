@@ -30,22 +30,24 @@ FEW_ROWS = (1, 16)
 OTHERS = ("humming", "bitsandbytes")  # of a GPU, besides torch
 
 
-def field(formats: Sequence[bs.Format], threads: int) -> list[Rival]:
-    """Everyone who is to be measured: the baseline, the others, the ceiling, then ours."""
+def field(
+    formats: Sequence[bs.Format], threads: int, dtype: torch.dtype = torch.bfloat16
+) -> list[Rival]:
+    """Everyone who is to be measured: the baseline, the others, the ceiling, then ours. In float32,
+    for a CPU without instructions for bfloat16, those who multiply bfloat16 would take minutes."""
+    short = [TorchLinear(torch.bfloat16), TorchInt4(), Bitsandbytes()]
     others: list[Rival] = [
-        TorchLinear(torch.bfloat16),
+        *(short if dtype == torch.bfloat16 else ()),
         TorchLinear(torch.float32),
-        TorchInt4(),
         TorchKleidiAI(),
-        Bitsandbytes(),
         OnnxRuntime(int8=False, threads=threads),
         OnnxRuntime(int8=True, threads=threads),
         *(MemoryRead(way) for way in WAYS),
     ]
     for format in formats:
-        others.append(Blockscale(format))
+        others.append(Blockscale(format, dtype=dtype))
         if format in INT8_FORMATS:
-            others.append(Blockscale(format, int8=True))
+            others.append(Blockscale(format, int8=True, dtype=dtype))
     return others
 
 

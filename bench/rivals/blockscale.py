@@ -1,4 +1,4 @@
-"""This library: prepared weights in one format, x in bfloat16 or rounded to int8."""
+"""This library: prepared weights in one format, x in 16 or 32 bits or rounded to int8."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from blockscale.formats import INT8
 class Blockscale(Rival):
     format: bs.Format
     int8: bool = False
+    dtype: torch.dtype = torch.bfloat16
     role: str = "ours"
 
     @property

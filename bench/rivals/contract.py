@@ -36,7 +36,7 @@ class Prepared(ABC):
         """The weight that these bytes stand for."""
 
     @abstractmethod
-    def bind(self, x: Tensor) -> Call:  # bfloat16 [m, k]
+    def bind(self, x: Tensor) -> Call:  # [m, k]
         """A call that gives x @ w.T, [m, n]."""
 
     def kernel(self, x: Tensor) -> str:
