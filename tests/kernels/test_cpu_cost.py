@@ -11,7 +11,7 @@ import ways
 from bench import fit_arm, fit_cpu
 from blockscale.formats import INT8
 from blockscale.kernels.matmul import cpu
-from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON
+from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON, Machine
 from blockscale.kernels.matmul.cpu_cost import cost, count, row_tiles
 from blockscale.kernels.matmul.cpu_counted import COUNTED
 from blockscale.kernels.repack.cpu import CPU_TILES
@@ -70,10 +70,7 @@ def test_experts_without_rows_cost_nothing():
 
 def test_a_thread_more_than_there_are_tiles_is_no_help():
     asked = problem(m=1, n=32, k=4096)
-    two, four = (
-        cost(asked, "stream", "avx512", FITTED_ON["avx512"]._replace(threads=t, flops_per_s=t * 1e11))
-        for t in (2, 4)
-    )
+    two, four = (cost(asked, "stream", "avx512", Machine(t, 1e11, t * 1e11)) for t in (2, 4))
     assert two.bounds["decoding"] == pytest.approx(four.bounds["decoding"])
 
 
@@ -109,7 +106,8 @@ def test_bfmmla_takes_every_row_of_bfloat16(m):
     for fmt in (bs.NVFP4, bs.KBIT3, bs.MXFP8):
         asked = problem(fmt, m=m, n=512, k=512)
         assert cpu.algorithms(asked, "bf16")[0] == "bfmmla"
-        times = {each: cost(asked, each, "bf16", FITTED_ON["dotprod"]).seconds for each in ARM_FLOATS}
+        machine = FITTED_ON["dotprod"]
+        times = {each: cost(asked, each, "bf16", machine).seconds for each in ARM_FLOATS}
         assert times["bfmmla"] == min(times.values())
         assert "bfmmla" not in cpu.algorithms(asked, "i8mm")
     assert "bfmmla" not in cpu.algorithms(problem(m=m, n=512, k=512, x="float32"), "bf16")
