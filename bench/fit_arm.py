@@ -4,7 +4,8 @@
 
 No machine with i8mm or bf16 was timed. What is fitted are instructions, which
 tests/native/count_arm.py has an emulator count: each is taken for as long as the `fmla` of a large
-float32 product, which does four multiply-adds. Needs scipy. It prints how far the model is from the counts.
+float32 product, which does four multiply-adds. Needs scipy. It prints how far the model is from the
+counts.
 """
 
 from __future__ import annotations

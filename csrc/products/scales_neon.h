@@ -34,7 +34,7 @@ class ScalesAhead {
     // A scale of eight bits is all in the upper half of a float32.
     for (int64_t i = 0; i < count; ++i, codes_ += cpu_tiles::ROWS, to += cpu_tiles::ROWS) {
       const uint8x16_t codes = vld1q_u8(codes_);
-      __builtin_prefetch(codes_ + AHEAD * cpu_tiles::ROWS);
+      if (i % 4 == 0) __builtin_prefetch(codes_ + AHEAD * cpu_tiles::ROWS);  // a cache line is four blocks
       furthest = vmaxq_u8(furthest, vsubq_u8(codes, low));
       const uint8x16_t wide[2] = {vzip1q_u8(codes, zero), vzip2q_u8(codes, zero)};
       for (int half = 0; half < 2; ++half) {

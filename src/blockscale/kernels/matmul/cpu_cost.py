@@ -2,9 +2,9 @@
 
 Weights go by tiles of 16 rows, k by chunks of 32, rows of x by row tiles of 8, 4, 2 or 1. `stream`
 and `slices`, and `int8` on x86, decode every weight once for each row tile and multiply it at once;
-`gemm` decodes it once, stores it, and loads it for each row tile. The unit of work is a multiply-add
-at the rate of a large float32 product: constants say how many of them a step costs, and a `Machine`
-turns them into seconds. Memory and arithmetic overlap in part: a p-norm joins them.
+`gemm` decodes it once, stores it, and loads it for each row tile. The unit of work is a
+multiply-add at the rate of a large float32 product: constants say how many of them a step costs,
+and a `Machine` turns them into seconds. Memory and arithmetic overlap in part: a p-norm joins them.
 
 The constants are fitted by `bench.fit_cpu` to stored sweeps, one set for each instruction set.
 Where no machine was at hand, on ARM with i8mm or bf16, they are instructions that an emulator
