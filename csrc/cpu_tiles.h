@@ -63,6 +63,7 @@ constexpr int column_of(int bits, int group, int at) {
 
 constexpr int64_t tiles(int64_t n) { return (n + ROWS - 1) / ROWS; }
 constexpr int64_t chunks(int64_t k) { return (k + CHUNK - 1) / CHUNK; }
+constexpr int64_t padded(int64_t k) { return chunks(k) * CHUNK; }
 constexpr int64_t tile_words(int64_t k, int bits) { return chunks(k) * bits * ROWS; }
 constexpr int64_t tile_scales(int64_t k, int block) { return k / block * ROWS; }
 

@@ -140,7 +140,7 @@ EXPORT int64_t bs_int8(const Matmul* call) {
 #if defined(__x86_64__)
     if (kernel.tiled) bytes = amx::int8_scratch(most_rows(*call));
 #elif defined(__aarch64__)
-    if (most_rows(*call) > kernel.rows) bytes = (1 + (call->activation != NONE)) * int8_stage_bytes(call->k);
+    if (most_rows(*call) > kernel.rows) bytes = (1 + (call->activation != NONE)) * int8_stage_bytes(*call);
 #endif
     for_each_tile(*call, 1, bytes, [&](int64_t group, int64_t tile, uint8_t* memory) {
 #if defined(__x86_64__)

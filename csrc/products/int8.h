@@ -29,12 +29,13 @@ void int8_group(const Matmul& call, const IntegerTable* tables, const Int8Rows& 
   const TileOf at(call, group, tile);
 #if defined(__aarch64__)
   if (stages_int8(call, group)) {
-    const int64_t pitch = int8_stage_bytes(call.k);
+    const int64_t integers = cpu_tiles::padded(call.k) * cpu_tiles::ROWS, pitch = int8_stage_bytes(call);
+    const auto scales = [&](int which) { return reinterpret_cast<float*>(stage + which * pitch + integers); };
     for (int w = 0; w < 1 + (call.activation != NONE); ++w)
-      stage_tile<BITS>(tables[w], at.codes(w), call.k, stage + w * pitch);
+      stage_tile<BITS>(tables[w], call.format, at.codes(w), at.scales(w), call.k, stage + w * pitch, scales(w));
     return for_each_row_tile<INT8_ROWS>(at, [&](auto m, int which, int64_t row, float* totals) {
       staged_tile<decltype(m)::value, RUN>(tables[which], call.format, stage + which * pitch, at.scales(which),
-                                           rows_from(x, row, call.k, RUN), call.k, totals);
+                                           scales(which), rows_from(x, row, call.k, RUN), call.k, totals);
     });
   }
 #endif

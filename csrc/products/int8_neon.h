@@ -168,7 +168,7 @@ struct Int8Weights {
   }
 };
 
-// A tile whose codes were looked up before: integers in the places that codes of eight bits have.
+// A tile whose codes and scales were looked up before: integers in the places that codes of eight bits have.
 struct StagedWeights {
   template <int M, int COUNT>
   using Sums = Int8Sums<M, COUNT>;
@@ -186,7 +186,9 @@ struct StagedWeights {
 };
 
 template <int BITS>
-void stage_tile(const IntegerTable& integers, const uint8_t* codes, int64_t k, int8_t* stage) {
+void stage_tile(const IntegerTable& integers, const Format& format, const uint8_t* codes, const uint8_t* scales,
+                int64_t k, int8_t* stage, float* staged_scales) {
+  if (format.scale_bytes == 1) decode_scales(format, scales, k / format.block, staged_scales);
   const Int8Weights<BITS> weights(integers);
   for (int64_t chunk = 0; chunk < cpu_tiles::chunks(k); ++chunk, codes += 64 * BITS) {
     prefetch<BITS>(codes);
@@ -206,8 +208,10 @@ void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t
 }
 
 template <int M, int RUN>
-void staged_tile(const IntegerTable& integers, const Format& format, const int8_t* stage, const uint8_t* scales,
-                 const Int8Rows& x, int64_t k, float* totals) {
+void staged_tile(const IntegerTable& integers, Format format, const int8_t* stage, const uint8_t* scales,
+                 const float* staged_scales, const Int8Rows& x, int64_t k, float* totals) {
+  if (format.scale_bytes == 1) scales = reinterpret_cast<const uint8_t*>(staged_scales);
+  format.scale_bytes = 4;
   multiply_runs<M, RUN>(StagedWeights{integers.unit}, format, reinterpret_cast<const uint8_t*>(stage), scales,
                         ArmInt8Rows{x.words, x.scales}, k, totals);
 }

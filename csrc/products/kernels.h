@@ -69,13 +69,15 @@ void int8_amx(const Matmul& call, const IntegerTable* tables, const Int8Rows& x,
                 int64_t tile, uint8_t* scratch);
 }  // namespace amx
 
-// ARM looks the codes of a tile up once where more than one row tile multiplies them.
+// ARM looks codes and scales of a tile up once where more than one row tile multiplies them.
 static inline bool stages_int8(const Matmul& call, int64_t group) {
   return call.row_begin[group + 1] - call.row_begin[group] > ARM_INT8_ROWS;
 }
 
-// Of the integers of a tile of one weight.
-static inline int64_t int8_stage_bytes(int64_t k) { return cpu_tiles::chunks(k) * cpu_tiles::CHUNK * cpu_tiles::ROWS; }
+// Of the integers of a tile of one weight, and its scales as float32.
+static inline int64_t int8_stage_bytes(const Matmul& call) {
+  return cpu_tiles::padded(call.k) * cpu_tiles::ROWS + cpu_tiles::tile_scales(call.k, call.format.block) * 4;
+}
 
 #define BLOCKSCALE_INT8(isa)                                                                       \
   namespace isa {                                                                                  \

@@ -46,7 +46,7 @@ void multiply_runs(const Weights& given, const Format& format, const uint8_t* co
   const Weights weights = given;  // its tables stay in registers
   const int64_t blocks = k / format.block, runs = format.block / RUN;
   float32x4_t total[M][QUADS] = {};
-  ScalesAhead(format, scales, blocks).for_each([&](const float* scale) INLINED {
+  for_each_block(format, scales, blocks, [&](const float* scale) INLINED {
     for (int64_t s = 0; s < runs; ++s, codes += 64 * WORDS, x.template advance<M, RUN>()) {
       prefetch<WORDS>(codes);
       unrolled<QUADS / COUNT>([&](auto part) INLINED {

@@ -5,53 +5,44 @@
 
 namespace blockscale::ISA_NAMESPACE {
 
-class ScalesAhead {
- public:
-  ScalesAhead(const Format& format, const uint8_t* scales, int64_t blocks)
-      : format_(format), codes_(scales), blocks_(blocks) {}
+constexpr int SCALES_AHEAD = 32;  // blocks: 2 KB of a first-level cache of 32 or 64
 
-  // visit(scales) for every block, with one scale to each row of the tile.
-  template <class Visit>
-  ALWAYS_INLINE void for_each(const Visit& visit) {
-    while (blocks_ > 0) {
-      const int64_t count = format_.scale_bytes == 4 || blocks_ < AHEAD ? blocks_ : AHEAD;
-      const float* scales = format_.scale_bytes == 4 ? reinterpret_cast<const float*>(codes_) : decode(count);
-      for (int64_t i = 0; i < count; ++i, scales += cpu_tiles::ROWS) visit(scales);
-      blocks_ -= count;
+// Scales of one byte, of `blocks` blocks of a tile.
+__attribute__((noinline)) void decode_scales(const Format& format, const uint8_t* codes, int64_t blocks, float* to) {
+  const uint8x16_t low = vdupq_n_u8(uint8_t(format.scale_low)), zero = vdupq_n_u8(0);
+  const int16x8_t shift = vdupq_n_s16(int16_t(format.scale_shift - 16));
+  const uint16x8_t add = vdupq_n_u16(uint16_t(format.scale_add >> 16)), lower = vdupq_n_u16(0);
+  uint8x16_t furthest = zero;
+  // A scale of eight bits is all in the upper half of a float32.
+  for (int64_t i = 0; i < blocks; ++i) {
+    const uint8x16_t code = vld1q_u8(codes + i * cpu_tiles::ROWS);
+    if (i % 4 == 0) __builtin_prefetch(codes + (i + SCALES_AHEAD) * cpu_tiles::ROWS);  // a cache line is four blocks
+    furthest = vmaxq_u8(furthest, vsubq_u8(code, low));
+    const uint8x16_t wide[2] = {vzip1q_u8(code, zero), vzip2q_u8(code, zero)};
+    for (int half = 0; half < 2; ++half) {
+      const uint16x8_t upper = vaddq_u16(vshlq_u16(vreinterpretq_u16_u8(wide[half]), shift), add);
+      float* const eight = to + i * cpu_tiles::ROWS + 8 * half;
+      vst1q_f32(eight, vreinterpretq_f32_u16(vzip1q_u16(lower, upper)));
+      vst1q_f32(eight + 4, vreinterpretq_f32_u16(vzip2q_u16(lower, upper)));
     }
   }
+  if (vmaxvq_u8(furthest) >= format.scale_plain)
+    for (int64_t i = 0; i < blocks * cpu_tiles::ROWS; ++i) to[i] = format.scale_table[codes[i]];
+}
 
- private:
-  static constexpr int AHEAD = 32;  // blocks: 2 KB of a first-level cache of 32 or 64
-
-  __attribute__((noinline)) const float* decode(int64_t count) {
-    const uint8x16_t low = vdupq_n_u8(uint8_t(format_.scale_low)), zero = vdupq_n_u8(0);
-    const int16x8_t shift = vdupq_n_s16(int16_t(format_.scale_shift - 16));
-    const uint16x8_t add = vdupq_n_u16(uint16_t(format_.scale_add >> 16)), lower = vdupq_n_u16(0);
-    uint8x16_t furthest = zero;
-    const uint8_t* const begin = codes_;
-    float* to = floats_;
-    // A scale of eight bits is all in the upper half of a float32.
-    for (int64_t i = 0; i < count; ++i, codes_ += cpu_tiles::ROWS, to += cpu_tiles::ROWS) {
-      const uint8x16_t codes = vld1q_u8(codes_);
-      if (i % 4 == 0) __builtin_prefetch(codes_ + AHEAD * cpu_tiles::ROWS);  // a cache line is four blocks
-      furthest = vmaxq_u8(furthest, vsubq_u8(codes, low));
-      const uint8x16_t wide[2] = {vzip1q_u8(codes, zero), vzip2q_u8(codes, zero)};
-      for (int half = 0; half < 2; ++half) {
-        const uint16x8_t upper = vaddq_u16(vshlq_u16(vreinterpretq_u16_u8(wide[half]), shift), add);
-        vst1q_f32(to + 8 * half, vreinterpretq_f32_u16(vzip1q_u16(lower, upper)));
-        vst1q_f32(to + 8 * half + 4, vreinterpretq_f32_u16(vzip2q_u16(lower, upper)));
-      }
-    }
-    if (vmaxvq_u8(furthest) >= format_.scale_plain)
-      for (int64_t i = 0; i < count * cpu_tiles::ROWS; ++i) floats_[i] = format_.scale_table[begin[i]];
-    return floats_;
+// visit(scales) for every block of a tile, with one scale to each row.
+template <class Visit>
+ALWAYS_INLINE void for_each_block(const Format& format, const uint8_t* scales, int64_t blocks, const Visit& visit) {
+  const auto visit_all = [&](const float* floats, int64_t count) INLINED {
+    for (int64_t i = 0; i < count; ++i, floats += cpu_tiles::ROWS) visit(floats);
+  };
+  if (format.scale_bytes == 4) return visit_all(reinterpret_cast<const float*>(scales), blocks);
+  float floats[SCALES_AHEAD * cpu_tiles::ROWS];
+  for (int64_t first = 0; first < blocks; first += SCALES_AHEAD) {
+    const int64_t count = blocks - first < SCALES_AHEAD ? blocks - first : SCALES_AHEAD;
+    decode_scales(format, scales + first * cpu_tiles::ROWS, count, floats);
+    visit_all(floats, count);
   }
-
-  const Format& format_;
-  const uint8_t* codes_;
-  int64_t blocks_;
-  float floats_[AHEAD * cpu_tiles::ROWS];
-};
+}
 
 }  // namespace blockscale::ISA_NAMESPACE
