@@ -48,6 +48,7 @@ struct Scalar {  // keeps a literal from deciding what T is
 SPLIT_OPERATOR(+, T)
 SPLIT_OPERATOR(-, T)
 SPLIT_OPERATOR(*, T)
+SPLIT_OPERATOR(/, T)
 SPLIT_OPERATOR(&, T)
 SPLIT_OPERATOR(|, T)
 SPLIT_OPERATOR(^, T)

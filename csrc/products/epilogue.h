@@ -1,31 +1,12 @@
 // What happens to sixteen sums on their way out: tensor scales, bias, activation, one cast.
 #pragma once
-#include <math.h>
-
 #include "abi.h"
 #include "convert.h"
 #include "cpu_tiles.h"
 #include "isa/vec.h"
+#include "products/activation.h"
 
 namespace blockscale::ISA_NAMESPACE {
-
-inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-inline float activate(const Matmul& call, float gate, float up) {
-  switch (call.activation) {
-    case SILU:
-      return gate * sigmoid(gate) * up;
-    case GELU:
-      return 0.5f * gate * erfcf(gate * -0.70710678118654752f) * up;
-    case GELU_TANH:
-      return gate * sigmoid(1.5957691216057308f * (gate + 0.044715f * gate * gate * gate)) * up;
-    default: {  // SWIGLU_OAI
-      const float g = gate < call.limit ? gate : call.limit;
-      const float u = up < -call.limit ? -call.limit : up > call.limit ? call.limit : up;
-      return g * sigmoid(call.alpha * g) * (u + 1.0f);
-    }
-  }
-}
 
 // `count` numbers, at most sixteen, in the first lanes; the others are zero.
 inline f32x16 read_vector(const void* from, int64_t index, int32_t dtype, int count) {
@@ -72,9 +53,7 @@ inline void finish_row(const Matmul& call, int64_t group, int64_t row, int64_t c
   f32x16 value = finish_branch(call, call.gate, group, row, column, count, gate);
   if (up) {
     const f32x16 other = finish_branch(call, call.up, group, row, column, count, up);
-    float gated[cpu_tiles::ROWS] = {};
-    for (int i = 0; i < count; ++i) gated[i] = activate(call, value[i], other[i]);
-    value = load<f32x16>(gated);
+    value = activate(call, value, other);
   }
   write_vector(call.out, row * call.out_stride + column, call.out_dtype, count, value);
 }
