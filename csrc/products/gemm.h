@@ -39,6 +39,9 @@ void decode_stage(const Decoder decode, const Matmul& call, int which, int64_t g
 // sums[M][GEMM_COLUMNS] += x [depth][M] @ stage.
 template <int M>
 void multiply_stage(const float* x, const float* stage, int64_t depth, float* sums) {
+#if defined(__aarch64__)
+  if constexpr (M == 4) return multiply_four_rows(x, stage, depth, sums);
+#endif
   f32x16 sum[M][GEMM_TILES];
   for (int m = 0; m < M; ++m)
     for (int t = 0; t < GEMM_TILES; ++t)

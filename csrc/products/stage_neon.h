@@ -36,4 +36,23 @@ void decode_columns(const Decoder& decode, const TileOf& at, int which, int64_t 
   }
 }
 
+// sums[4][16] += x [depth][4] @ stage [depth][16]: the four rows of x are the lanes of a register.
+inline void multiply_four_rows(const float* x, const float* stage, int64_t depth, float* sums) {
+  constexpr int ROWS = 4;
+  float32x4_t sum[ROWS][QUADS];
+  unrolled<ROWS>([&](auto m) INLINED {
+    unrolled<QUADS>([&](auto q) INLINED { sum[m][q] = vld1q_f32(sums + (m * QUADS + q) * QUAD); });
+  });
+  for (int64_t k = 0; k < depth; ++k, stage += cpu_tiles::ROWS, x += ROWS) {
+    const float32x4_t rows = vld1q_f32(x);
+    unrolled<QUADS>([&](auto q) INLINED {
+      const float32x4_t weight = vld1q_f32(stage + q * QUAD);
+      unrolled<ROWS>([&](auto m) INLINED { sum[m][q] = vfmaq_laneq_f32(sum[m][q], weight, rows, m); });
+    });
+  }
+  unrolled<ROWS>([&](auto m) INLINED {
+    unrolled<QUADS>([&](auto q) INLINED { vst1q_f32(sums + (m * QUADS + q) * QUAD, sum[m][q]); });
+  });
+}
+
 }  // namespace blockscale::ISA_NAMESPACE
