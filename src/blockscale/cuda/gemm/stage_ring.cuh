@@ -1,6 +1,8 @@
-// A ring of stages of 64 k that one warp fills by TMA and warpgroups read.
+// A ring of stages of 64 k that two warps fill by TMA and warpgroups read.
 //
 // Each stage has two mbarriers: `full` completes when its bytes have come, `empty` when all warps that read it are done.
+// A thread of one warp issues the copies of weights, one of the other those of x: issuing takes time, and weights need not
+// wait for what x waits for.
 // In a cluster every CTA loads its share of the rows of x and sends it to all CTAs; so a stage is empty when the warps
 // of all CTAs have read theirs.
 #pragma once
@@ -39,7 +41,7 @@ struct StageRing {
     // By one thread, before anybody else in the cluster looks at the barriers.
     BS_DEVICE void initialise() const {
         for (int i = 0; i < STAGES; i++)
-            ptx::mbarrier_init(full(i), 1), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
+            ptx::mbarrier_init(full(i), 2), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
         ptx::mbarrier_init_fence();
     }
 
@@ -53,10 +55,9 @@ struct StageRing {
     }
 
     // What is beyond k, the last tile of w or the last row of x becomes zero.
-    BS_DEVICE void load_weights(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int slot) const {
+    BS_DEVICE void load_weights(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile) const {
         const u32 barrier = full(slot), stage = stage_of(slot);
-        ptx::mbarrier_arrive_expect_tx(barrier,
-                                       Shape::X_BYTES + Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
+        ptx::mbarrier_arrive_expect_tx(barrier, Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
         if constexpr (Shape::TRANSPOSED) return load_transposed(a, tile, k_tile, barrier, stage);
         const int first_tile = tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
 #pragma unroll
@@ -79,33 +80,28 @@ struct StageRing {
     BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int rank) const {
         constexpr int ROWS = Shape::TILE_M / CLUSTER;  // that this CTA loads
         const u32 to = stage_of(slot) + rank * ROWS * 128;
+        ptx::mbarrier_arrive_expect_tx(full(slot), Shape::X_BYTES);
         if constexpr (CLUSTER == 1)
             ptx::tma::load(to, a.x_map, 64 * k_tile, tile.row, full(slot));
         else
             ptx::tma::load_multicast(to, a.x_map, 64 * k_tile, tile.row + rank * ROWS, full(slot), (1 << CLUSTER) - 1);
     }
 
-    // All that this CTA multiplies, by one thread. Weights that nobody writes need not wait for the kernel before: those
-    // of the first stages come while it ends.
-    BS_DEVICE void produce(const typename Shape::Arguments& a, const TileOrder<Shape>& order, int rank) {
+    // Calls `load` with the tile and the k tile of every stage that this CTA multiplies, when the stage is empty. Before
+    // the first one, `wait`: where its tile is takes 0.4 us to find out, which are over by then.
+    template <class Wait, class Load>
+    BS_DEVICE void fill(const TileOrder<Shape>& order, int rank, const Wait& wait, const Load& load) {
         Work<Shape> work(order);
         Segment segment;
-        bool more = work.take(segment);
         OutputTile tile{};
+        bool more = work.take(segment);
         if (more) tile = order.at(segment.tile, rank);
-        int early = 0;
-        if (!Shape::RAGGED && a.weights_unchanged && more)
-            for (; early < min(STAGES, (segment.end - segment.first) * TURN); early++)
-                load_weights(a, tile, segment.first * TURN + early, early);
-        ptx::wait_for_prerequisites();
+        wait();
         while (more) {
 #pragma unroll 1
             for (int k_tile = segment.first * TURN; k_tile < segment.end * TURN; k_tile++) {
-                if (early-- <= 0) {
-                    ptx::mbarrier_wait(empty(slot), parity ^ 1);  // the first time at once
-                    load_weights(a, tile, k_tile, slot);
-                }
-                load_x(a, tile, k_tile, rank);
+                ptx::mbarrier_wait(empty(slot), parity ^ 1);  // the first time at once
+                load(tile, k_tile);
                 step_on();
             }
             more = work.take(segment);

@@ -21,10 +21,10 @@ struct OutputTile {
 
 // The tile along m and n of a group's `index`-th one, where m has `m_tiles` and n `n_tiles`.
 BS_DEVICE void place_in_bands(int index, int m_tiles, int n_tiles, int band, int& m_tile, int& n_tile) {
-    const int before = index / (band * n_tiles) * band;  // tiles along m of the bands before
+    const int before = m_tiles > band ? index / (band * n_tiles) * band : 0;  // tiles along m of the bands before
     const int width = min(band, m_tiles - before), inside = index - before * n_tiles;
-    m_tile = before + inside % width;
-    n_tile = inside / width;
+    n_tile = width > 1 ? inside / width : inside;
+    m_tile = before + inside - n_tile * width;
 }
 
 template <class Shape, bool WHOLE_TILES = false>
@@ -73,7 +73,7 @@ struct TileOrder {
             tile.row = WHOLE_TILES ? tile.first / Shape::TILE_M * Shape::TILE_M : tile.first;
         } else {
             m_tiles = tiles_of(a.m);
-            tile.group = index / (m_tiles * n_tiles);
+            tile.group = a.groups > 1 ? index / (m_tiles * n_tiles) : 0;
             before = tile.group * m_tiles;
             tile.row = tile.first = tile.group * a.m;
             tile.end = tile.row + a.m;

@@ -6,7 +6,7 @@
 // that gemm/stream.cuh reads too; rows of x are the columns of B, in shared memory. So a product is 64 rows of w by
 // TILE_M rows of x, and a weight is decoded once for TILE_M rows.
 //
-// Work. A CTA has WARPGROUPS warpgroups that decode and multiply, and one more, of which one thread brings operands by
+// Work. A CTA has WARPGROUPS warpgroups that decode and multiply, and one more, of which two threads bring operands by
 // TMA. CTAs are persistent: each takes output tiles, or parts of them along k, as gemm/work.cuh says, and while it stores
 // a tile, the operands of the next one come. CTAs of a cluster share rows of x, or the k of one tile. Parts of a tile are
 // added in a fixed order: the same call gives the same bits.
@@ -51,6 +51,23 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
     }
 }
 
+// By the warpgroup that does not multiply. Weights that nobody writes need not wait for the kernel before: they come while
+// it ends.
+template <class Shape>
+BS_DEVICE void produce(const typename Shape::Arguments& a, StageRing<Shape>& ring, const TileOrder<Shape>& order, int rank) {
+    if (threadIdx.x == Shape::CONSUMERS) {
+        ring.fill(
+            order, rank, [&] { if (!a.weights_unchanged) ptx::wait_for_prerequisites(); },
+            [&](const OutputTile& tile, int k_tile) { ring.load_weights(a, tile, k_tile); });
+    } else if (threadIdx.x == Shape::CONSUMERS + 32) {
+        ptx::tma::prefetch(a.x_map);  // or the first copy of x would wait for it
+        ring.fill(
+            order, rank, [] { ptx::wait_for_prerequisites(); },
+            [&](const OutputTile& tile, int k_tile) { ring.load_x(a, tile, k_tile, rank); });
+    }
+    __syncwarp();
+}
+
 template <class Shape>
 BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     __shared__ u64 barriers[2 * Shape::STAGES];
@@ -74,8 +91,7 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     const TileOrder<Shape> order(a, starts);
     if (threadIdx.x >= Shape::CONSUMERS) {
         if constexpr (Shape::WARPGROUPS > 1) ptx::keep_registers<Shape::PRODUCER_REGISTERS>();
-        if (threadIdx.x == Shape::CONSUMERS) ring.produce(a, order, rank);
-        __syncwarp();
+        produce<Shape>(a, ring, order, rank);
         if constexpr (Shape::PARTS > 1) ClusterSums<Shape>::stand_by();
     } else {
         if constexpr (Shape::WARPGROUPS > 1) ptx::take_registers<Shape::CONSUMER_REGISTERS>();

@@ -22,21 +22,24 @@ template <class Shape>
 struct Work {
     int turns;    // of a tile
     int count;    // of tiles
-    int split;    // turns of the tiles that are split
-    int at, end;  // of this cluster's part
-    int next;     // of the whole tiles
+    int split = 0;        // turns of the tiles that are split
+    int at = 0, end = 0;  // of this cluster's part
+    int next;             // of the whole tiles
 
+    // Divisions stand where they are needed alone: each delays the first copies of a CTA by about 0.1 us.
     BS_DEVICE Work(const TileOrder<Shape>& order) {
         const int clusters = gridDim.x;
         constexpr int TURN = 64 * Shape::TURN;
         turns = (order.a.k + TURN - 1) / TURN;
         count = order.count();
+        next = blockIdx.x;
+        if (!order.a.split) return;
         const int left = count % clusters;
-        const int tiles = !order.a.split || left == 0 ? 0 : count < clusters ? left : left + clusters;
+        const int tiles = left == 0 ? 0 : count < clusters ? left : left + clusters;
         split = tiles * turns;
         at = part(blockIdx.x);
         end = part(blockIdx.x + 1);
-        next = tiles + blockIdx.x;
+        next += tiles;
     }
 
     // Where the part of a cluster begins.

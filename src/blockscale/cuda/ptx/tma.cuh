@@ -31,6 +31,13 @@ BS_DEVICE void load(u32 to, const void* map, int first, int second, int third, i
            : "memory");
 }
 
+// A map that copies will use soon. Nothing on the host, which has no cache of maps.
+BS_DEVICE void prefetch(const void* map) {
+#if __CUDA_ARCH__ >= 900
+    BS_PTX(nothing(), "prefetch.tensormap [%0];" ::"l"(map) : "memory");
+#endif
+}
+
 // The same boxes to the shared memory of this CTA, in the words that kernels without clusters use: sm_120 takes slots of
 // sub-byte elements in no others, and its driver reserves memory for clusters where it sees them.
 BS_DEVICE void load_cta(u32 to, const void* map, int column, int row, u32 barrier) {
