@@ -65,7 +65,7 @@ struct MixedEpilogue : StagedRows<Shape> {
         for (int half = 0; half < HALVES; half++) {
 #pragma unroll
             for (int i = 0; i < 16; i++) values[half][i / 4][i % 4] = __uint_as_float(sums[half][i]);
-            this->scale(values[half], factor[half], bias[half], chunk);
+            this->scale(values[half], factor[half], bias[half], chunk, a.x_scale + tile.row);
             if constexpr (!Shape::GATED) store(values[half], half, chunk);
         }
         if constexpr (Shape::GATED) {

@@ -30,16 +30,16 @@ struct StagedRows {
     // A chunk has four m tiles, of which a thread has four sums: columns g and g + 8 of rows 2 t and 2 t + 1.
     using Chunk = float[4][4];
 
-    // `bias`: of columns g and g + 8.
-    BS_DEVICE void scale(Chunk& values, float factor, const float (&bias)[2], int chunk) const {
+    // `bias`: of columns g and g + 8. `x_scales`: of the tile's rows, if a.x_scale has any.
+    BS_DEVICE void scale(Chunk& values, float factor, const float (&bias)[2], int chunk, const float* x_scales) const {
 #pragma unroll
         for (int b = 0; b < 4; b++) {
             float x_scale[2] = {1.0f, 1.0f};
             if (a.x_scale)
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    const int row = tile.row + ROWS * chunk + 8 * b + lane % 4 * 2 + i;
-                    if (row < tile.end) x_scale[i] = a.x_scale[row];
+                    const int row = ROWS * chunk + 8 * b + lane % 4 * 2 + i;
+                    if (tile.row + row < tile.end) x_scale[i] = x_scales[row];
                 }
 #pragma unroll
             for (int j = 0; j < 4; j++) values[b][j] = values[b][j] * factor * x_scale[j % 2] + bias[j / 2];

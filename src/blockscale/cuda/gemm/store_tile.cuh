@@ -4,6 +4,7 @@
 // numbers that it needs for its own.
 #pragma once
 #include "gemm/staged_rows.cuh"
+#include "ptx/cp_async.cuh"
 
 namespace bs::gemm {
 
@@ -20,10 +21,13 @@ struct TileStore : StagedRows<Shape> {
     using Rows::ROWS, Rows::COLUMNS, Rows::PITCH;
     static constexpr int OUT_TILES = Shape::TILES_PER_WARP, CHUNKS = Shape::TILE_M / ROWS;
 
+    float* x_scales;  // in shared memory: those of the tile's rows, if there are any
     float factor;
     float bias[OUT_TILES][2];
 
-    BS_DEVICE TileStore(const Arguments& a, u8* memory) : Rows(a, memory + threadIdx.x / 128 * Shape::STAGING_BYTES) {}
+    // `x_scales`: room for TILE_M floats of each warpgroup, if x has scales.
+    BS_DEVICE TileStore(const Arguments& a, u8* memory, float* x_scales)
+        : Rows(a, memory + threadIdx.x / 128 * Shape::STAGING_BYTES), x_scales(x_scales + threadIdx.x / 128 * Shape::TILE_M) {}
 
     // Where this warpgroup leaves numbers for the other one, and where it finds them.
     BS_DEVICE float4* exchange(bool others) const {
@@ -39,6 +43,7 @@ struct TileStore : StagedRows<Shape> {
     // Loads what the end of the tile needs, while the last products hide the latency.
     BS_DEVICE void begin(const OutputTile& next) {
         tile = next;
+        if (a.x_scale) copy_x_scales();
         const auto& weight = a.weight[branch_of_warpgroup<Shape>()];
         factor = Shape::Lift::SUM_LIFT * (weight.tensor_scale ? weight.tensor_scale[tile.group] : 1.0f);
 #pragma unroll
@@ -51,8 +56,15 @@ struct TileStore : StagedRows<Shape> {
         }
     }
 
+    BS_DEVICE void copy_x_scales() const {
+        ptx::cp_async_wait<0>();  // of a part of a tile, which is not stored
+        for (int row = thread; row < Shape::TILE_M && tile.row + row < tile.end; row += 128)
+            ptx::cp_async_float(ptx::shared_address(x_scales + row), a.x_scale + tile.row + row);
+        ptx::cp_async_commit();
+    }
+
     BS_DEVICE void scale(Chunk& values, int out_tile, int chunk) const {
-        Rows::scale(values, factor, bias[out_tile], chunk);
+        Rows::scale(values, factor, bias[out_tile], chunk, x_scales);
     }
 
     // Of a pair of chunks the first is finished by the warpgroup that has gate, the second by the one that has up.
@@ -97,6 +109,10 @@ struct TileStore : StagedRows<Shape> {
     // Chunks of which `owns` is true.
     template <class Sums, class Owns>
     BS_DEVICE void store(const Sums& sums, const Owns& owns) const {
+        if (a.x_scale) {
+            ptx::cp_async_wait<0>();
+            ptx::bar_sync(1 + threadIdx.x / 128, 128);
+        }
 #pragma unroll
         for (int out_tile = 0; out_tile < OUT_TILES; out_tile++)
 #pragma unroll

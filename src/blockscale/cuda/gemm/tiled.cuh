@@ -25,11 +25,11 @@ namespace bs::gemm {
 
 template <class Shape>
 BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape>& ring, const TileOrder<Shape>& order,
-                       u8* stages, u8* staging, int rank) {
+                       u8* stages, u8* staging, float* x_scales, int rank) {
     typename Shape::Decoder decoder;
     decoder.load(a.weight[branch_of_warpgroup<Shape>()].table);
     TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), &decoder);
-    TileStore<Shape> end(a, staging);
+    TileStore<Shape> end(a, staging, x_scales);
     const PartialSums<Shape> partial(a, rank);
     Work<Shape> work(order);
     for (Segment segment; work.take(segment);) {
@@ -75,6 +75,7 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     memory += -ptx::shared_address(memory) & 1023;  // where panels with TMA's 128-byte swizzle may start
     u8* staging = memory + Shape::STAGES * Shape::STAGE_BYTES + Shape::N_WARPS * Shape::DECODED_BYTES;
     int* starts = reinterpret_cast<int*>(staging + Shape::WARPGROUPS * Shape::STAGING_BYTES);
+    float* x_scales = reinterpret_cast<float*>(Shape::RAGGED ? starts + 2 * (a.groups + 1) : starts);
     const int rank = Shape::CLUSTER > 1 ? blockIdx.y : 0;
     StageRing<Shape> ring(ptx::shared_address(memory), ptx::shared_address(barriers));
     if (threadIdx.x == 0) ring.initialise();
@@ -96,7 +97,7 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     } else {
         if constexpr (Shape::WARPGROUPS > 1) ptx::take_registers<Shape::CONSUMER_REGISTERS>();
         ptx::wait_for_prerequisites();
-        consume<Shape>(a, ring, order, memory, staging, rank);
+        consume<Shape>(a, ring, order, memory, staging, x_scales, rank);
     }
     if constexpr (Shape::CLUSTER > 1) ptx::cluster_sync();  // others may still write here or arrive here
 }

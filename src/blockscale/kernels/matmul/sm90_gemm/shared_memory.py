@@ -1,6 +1,7 @@
 """How a CTA of cuda/gemm/tiled.cuh divides its shared memory: the only place that counts bytes.
 
-    stages of x, codes and scales | decoded scales | staging of results | starts of ragged groups
+    stages of x, codes and scales | decoded scales | staging of results | starts of ragged groups |
+    scales of rows of x
 
 The numbers enter a build as defines.
 """
@@ -79,10 +80,13 @@ def shared_bytes(config: Config, problem: Problem) -> int:
     """That a launch asks for."""
     memory = shared_memory(config, problem.w_kind.format, problem.out, problem.gated)
     starts = 8 * (problem.groups + 1) if problem.ragged else 0
+    coded = "@" in problem.x and problem.x_kind.format.has_tensor_scale
+    x_scales = 4 * config.tile_m * config.warpgroups if coded else 0
     return (
         _SWIZZLED
         + config.stages * memory.stage_bytes
         + 4 * config.warpgroups * memory.decoded_bytes
         + config.warpgroups * memory.staging_bytes
         + starts
+        + x_scales
     )
