@@ -7,6 +7,8 @@
 //   BS_BLOCKED       scales lie in atoms of 128 x 4, else row by row
 //   BS_THREADS       of a CTA
 //   BS_REPEAT        units that a thread has under way at a time
+//   BS_EXACT         a decode::Element, where bfloat16 holds every value times its scale and nothing else is wanted
+#include "decode/rows.cuh"
 #include "generated/dequantize_arguments.cuh"
 #include "numbers/dequantize_block.cuh"
 #include "numbers/run.cuh"
@@ -104,10 +106,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) dequantize(const __grid_co
             if (first + i * THREADS + threadIdx.x >= a.rows.units) break;
             const float scale = ScaleDecoder<Kind>::decode(stored[i]);
             u32 words[VALUES * Numbers::BYTES / 4];
+#ifdef BS_EXACT
+            decode::decode_eight<decode::BS_EXACT, Kind::BITS>(words, codes[i].words, scale);
+#else
 #pragma unroll
             for (int v = 0; v < VALUES; v += 2)
                 Numbers::put_pair(words, v, scaled(decoder.value(codes[i].get(v)), scale, tensor_scale[i]),
                                   scaled(decoder.value(codes[i].get(v + 1)), scale, tensor_scale[i]));
+#endif
             store_bytes<VALUES * Numbers::BYTES>(words, row_of(a.out, at[i].group, at[i].row) +
                                                             size_t(at[i].unit) * (VALUES * Numbers::BYTES));
         }

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
+from blockscale.kernels.cuda.enums import Element
 from blockscale.kernels.cuda.formats import cuda_format
 from blockscale.kernels.cuda.rows import (
     MOST_UNITS,
@@ -28,6 +29,7 @@ from blockscale.kernels.cuda.rows import (
     rows_of,
 )
 from blockscale.kernels.cuda.structs import Header, Member, fields
+from blockscale.kernels.decoded import fits_bfloat16
 from blockscale.problem import Problem, dtype_name, parse_kind
 from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
 
@@ -134,6 +136,8 @@ def _build(kind: str, dtype: str, scaled: bool, repeat: int) -> Build:
         "BS_THREADS": THREADS,
         "BS_REPEAT": repeat,
     }
+    if dtype == "bfloat16" and not scaled and layout.codes == "bits" and fits_bfloat16(format):
+        defines["BS_EXACT"] = Element[format.element.name.upper()].name
     return Build("dequantize.cu", "dequantize", tuple(defines.items()))
 
 
