@@ -1,5 +1,5 @@
-"""Quantised x on its way into the Hopper GEMM, run by the emulator: one launch decodes its rows, and
-the product multiplies by their tensor scales at its end."""
+"""Quantised x on its way into the Hopper GEMM, run by the emulator: one launch decodes its rows,
+and the product multiplies by their tensor scales at its end."""
 
 import shutil
 from dataclasses import replace
@@ -42,7 +42,9 @@ def test_every_code_under_every_scale(format):
     scale = torch.arange(256, dtype=torch.uint8)[:, None].expand(-1, blocks)
     place, shape = canonical(format), (256, codes.shape[1])
     packed = place.pack_codes(codes, format)
-    assert "BS_EXACT" in dict(cuda.decoder(str(Kind(format, place)), "bfloat16", False, 1).defines)
+    assert "BS_EXACT" in dict(
+        cuda.decoder(str(Kind(format, place)), "bfloat16", scaled=False, numbers=1).defines
+    )
     out = torch.empty(1, *shape, dtype=torch.bfloat16)
     cuda.decode(
         str(Kind(format, place)), Parts(packed[None], scale.contiguous()[None], None, None), out
