@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil, erfc, exp, sqrt
+from typing import NamedTuple
 
 from blockscale.problem import Problem
 
@@ -36,24 +38,45 @@ def rows_of_most(problem: Problem, limit: int) -> int:
     return rows
 
 
-def expected_tiles(problem: Problem, tile_m: int) -> int:
-    """Of `tile_m` rows of x, of all groups; of ragged ones as many as are expected where rows fall
-    on them at random."""
+class Routing(NamedTuple):
+    """One of the ways in which rows may fall on ragged groups."""
+
+    chance: float
+    tiles: int  # of all groups
+    turns: float  # tiles of a group that has rows, on average
+    most: int  # of the group that has most: fewer in half of all calls
+
+
+def routings(problem: Problem, tile_m: int) -> Iterator[Routing]:
+    """How many tiles of `tile_m` rows of x there may be.
+
+    Sizes of ragged groups are on the device, and nobody waits for them to choose a kernel. Routers
+    are trained to spread rows evenly, and rows of one call may be alike. So a prediction is a mean:
+    in three of four calls rows fall on groups at random, in the fourth the groups' shares spread by
+    half of their mean besides.
+    """
     if not problem.ragged:
-        return problem.groups * ceil(problem.m / tile_m)
-    return max(1, round(problem.groups * _tiles_of_group(problem, tile_m)))
+        each = ceil(problem.m / tile_m)
+        yield Routing(1.0, problem.groups * each, each, each)
+        return
+    busy = max(problem.busy_matrices, 1.0)
+    for chance, skew in ((0.75, 0.0), (0.25, 0.5)):
+        beyond = _beyond(problem, tile_m, skew)
+        tiles = problem.groups * sum(beyond)
+        most = sum(1 - (1 - each) ** busy >= 0.5 for each in beyond[1:]) + 1
+        yield Routing(chance, max(1, round(tiles)), max(tiles / busy, 1.0), most)
 
 
-def _tiles_of_group(problem: Problem, tile_m: int) -> float:
-    """Expected: of a group's tiles each exists with the chance that its rows are more than those of
-    the tiles before. Rows of a group are about normal, of few the chance of none is exact."""
+def _beyond(problem: Problem, tile_m: int, skew: float) -> list[float]:
+    """The chances that a group has rows, more rows than a tile, than two tiles and so on. Its rows
+    are about normal: they spread by chance and by `skew` of their mean. Of few rows the chance of
+    none is exact."""
     mean = problem.m / max(problem.groups, 1)
     if mean < 1:
-        return problem.busy_matrices / problem.groups
-    spread = sqrt(2 * mean)
-    expected, tile, chance = 0.0, 1, 1 - exp(-mean)
+        return [problem.busy_matrices / problem.groups]
+    spread = sqrt(2 * (mean + (skew * mean) ** 2))
+    found, chance = [], 1 - exp(-mean)
     while chance > 1e-3:
-        expected += chance
-        chance = 0.5 * erfc((tile * tile_m + 0.5 - mean) / spread)
-        tile += 1
-    return expected
+        found.append(chance)
+        chance = 0.5 * erfc((len(found) * tile_m + 0.5 - mean) / spread)
+    return found

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from blockscale.formats import Format
 from blockscale.kernels.contract import Prediction
-from blockscale.kernels.matmul.fragments.groups import expected_tiles
+from blockscale.kernels.matmul.fragments.groups import routings
 from blockscale.kernels.matmul.sm100_mixed_gemm.config import CTA_ROWS, DECODING, TILE_K, Config
 from blockscale.kernels.matmul.sm100_mixed_gemm.shared_memory import TILES, shared_memory
 from blockscale.problem import Problem
@@ -83,8 +83,11 @@ def counts(problem: Problem, config: Config) -> Counts:
 
 def cost(problem: Problem, config: Config) -> Prediction:
     device, counted = problem.device, counts(problem, config)
-    tiles = expected_tiles(problem, config.tile_m) * config.n_tiles(problem)
-    cycles = ceil(tiles / config.clusters(problem)) * counted.tile
+    rounds = (
+        each.chance * ceil(each.tiles * config.n_tiles(problem) / config.clusters(problem))
+        for each in routings(problem, config.tile_m)
+    )
+    cycles = sum(rounds) * counted.tile
     cycles += _LATENCY + _COLUMN * config.tile_m  # the end of the last tile
     computing = cycles / device.sm_hz * 1e6
     reading = problem.bytes / (device.dram_bytes_per_s * _DRAM) * 1e6

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from blockscale.kernels.contract import Prediction
-from blockscale.kernels.matmul.fragments.groups import expected_tiles
+from blockscale.kernels.matmul.fragments.groups import routings
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.problem import Problem
 
@@ -63,10 +63,23 @@ CONSTANTS = Constants(
 
 
 def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> Prediction:
-    device, c = problem.device, constants
-    format = problem.w_kind.format
+    """Of ragged groups the mean of what they may be like; bound by what the likeliest are."""
+    n_tiles = config.n_tiles(problem)
+    found = [
+        (each.chance, cost_of_tiles(problem, config, each.tiles * n_tiles, constants))
+        for each in routings(problem, config.tile_m)
+    ]
+    _, likeliest = found[0]
+    mean = sum(chance * each.microseconds for chance, each in found)
+    return likeliest._replace(microseconds=mean)
+
+
+def cost_of_tiles(
+    problem: Problem, config: Config, tiles: int, c: Constants = CONSTANTS
+) -> Prediction:
+    """With so many tiles of the output, of a cluster each."""
+    device, format = problem.device, problem.w_kind.format
     clusters = config.clusters(problem)
-    tiles = expected_tiles(problem, config.tile_m) * config.n_tiles(problem)
     turn = config.turn_k(format)
     steps = ceil(ceil(problem.k / turn) / config.k_parts) * (turn // TILE_K)
     products = 2.0 * 64 * config.tile_m * TILE_K / device.mma_flops_per_cycle * c.multiply

@@ -8,7 +8,7 @@ from functools import lru_cache
 from blockscale.kernels.contract import Prediction
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.correction import correction
-from blockscale.kernels.matmul.stream.cost import Cost, cost, count
+from blockscale.kernels.matmul.stream.cost import Cost, cost, count, unevenness
 from blockscale.kernels.matmul.stream.exceptions import exception
 from blockscale.kernels.matmul.stream.space import MMA_ROWS, WGMMA_ROWS, every_config, is_legal
 from blockscale.problem import Problem
@@ -66,8 +66,9 @@ def ranked_by_prediction(problem: Problem) -> list[Config]:
 
 
 def _corrected(problem: Problem, config: Config, expected: Cost) -> float:
-    """Microseconds."""
-    return expected.microseconds * correction(count(problem, config), expected, problem.device)
+    """Microseconds. The correction was learned where no group of rows took another turn."""
+    factor = correction(count(problem, config), expected, problem.device)
+    return expected.microseconds * factor * unevenness(problem, config)
 
 
 def predicted(problem: Problem, config: Config) -> Prediction:

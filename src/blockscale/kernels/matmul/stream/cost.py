@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from blockscale.kernels.matmul.fragments.groups import rows_each
+from blockscale.kernels.matmul.fragments.groups import routings, rows_each
 from blockscale.kernels.matmul.stream.config import Config, decodes_x
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
 from blockscale.problem import Problem
@@ -73,7 +73,7 @@ class Work(NamedTuple):
     ctas: float
     resident: int  # CTAs on the busiest SM at a time
     rounds: float  # of them
-    turns: int  # over rows of x
+    turns: float  # over rows of x
     stages_of_k: int  # of a CTA's k
     splits: int
     k: int
@@ -234,5 +234,23 @@ def _norm(times: Iterable[float], p: float) -> float:
 
 
 def cost(problem: Problem, config: Config) -> Cost:
-    work = count(problem, config)
+    """Where all groups of rows are alike: `unevenness` says what it is to be multiplied by."""
+    return _predict(problem, count(problem, config))
+
+
+def _predict(problem: Problem, work: Work) -> Cost:
     return predict(work, ALGORITHMS[work.algorithm], SHARED, rates_of(problem.device))
+
+
+def unevenness(problem: Problem, config: Config) -> float:
+    """The mean time of what ragged groups may be like, over that of groups that are alike. Groups
+    with more rows than a tile take several turns: on average where CTAs follow each other on an SM,
+    and as many as the largest where all run at once."""
+    if not problem.ragged:
+        return 1.0
+    work = count(problem, config)
+    mean = 0.0
+    for each in routings(problem, config.tile_m):
+        turns = max(each.turns, each.most / max(work.rounds, 1.0))
+        mean += each.chance * _predict(problem, work._replace(turns=turns)).microseconds
+    return mean / _predict(problem, work).microseconds

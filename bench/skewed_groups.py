@@ -1,0 +1,199 @@
+"""Times both kernels for many rows on groups of unequal sizes, of which their models know nothing.
+
+    python -m bench.skewed_groups --seed 1 sweep.jsonl     # on a Hopper GPU
+    python -m bench.skewed_groups --seed 1 --compile       # anywhere: fills the cubin cache
+
+A draw is fixed by its seed: the four groupings of the NVFP4 contest, then groups whose shares of
+the rows spread by a quarter, a half or four fifths of their mean. Of each problem those configs of
+the Hopper GEMM are timed that are predicted to be fast without the sizes and with them, and the
+first three of the stream kernel. kernels/matmul/fragments/groups.py says what the models assume
+instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from itertools import islice
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from bench.cuda_timing import CudaClock, CudaStopwatch
+from bench.gemm_sweep import described, problem
+from bench.problems import PRODUCTS
+from bench.random_weights import random_weight
+from blockscale.formats import parse_spec
+from blockscale.kernels.cuda.layout import fragments
+from blockscale.kernels.matmul import sm90_gemm, stream
+from blockscale.kernels.matmul.sm90_gemm.config import Config as GemmConfig
+from blockscale.kernels.matmul.sm90_gemm.cost import cost, cost_of_tiles
+from blockscale.kernels.matmul.stream.choice import predicted
+from blockscale.kernels.matmul.stream.config import Config as StreamConfig
+from blockscale.ops.operand import as_groups
+from blockscale.problem import Problem
+from blockscale.runtime.cuda import cubin
+
+_SKEWS = (0.25, 0.5, 0.8)
+_LEAST_FLOPS, _MOST_FLOPS = 4e9, 3e11
+_MOST_WEIGHTS = 2**30
+_RING_BYTES = 150e6  # of weights that calls go round: three times the L2 cache
+_ROUNDS = 4
+
+
+class Grouped(NamedTuple):
+    problem: Problem
+    sizes: tuple[int, ...]
+
+
+def draw(seed: int, count: int) -> list[Grouped]:
+    order = random.Random(seed)  # noqa: S311
+    found = [
+        Grouped(problem("nvfp4", "experts", each.m, each.n, each.k, len(each.groups)), each.groups)
+        for each in PRODUCTS
+        if each.groups
+    ]
+    return [*found, *islice(_drawn(order), count - len(found))]
+
+
+def _drawn(order: random.Random) -> Iterator[Grouped]:
+    while True:
+        groups = order.choice((4, 8, 16, 32, 64))
+        n, k = (64 * round(2 ** order.uniform(4, 7)) for _ in range(2))
+        m, skew = round(groups * 2 ** order.uniform(4.6, 8.4)), order.choice(_SKEWS)
+        shares = [order.gammavariate(1 / skew**2, skew**2) for _ in range(groups)]
+        owners = order.choices(range(groups), shares, k=m)
+        format = order.choice(("nvfp4", "nvfp4", "kbit4"))
+        asked = problem(format, "experts", m, n, k, groups)
+        if _LEAST_FLOPS < asked.flops < _MOST_FLOPS and groups * n * k < _MOST_WEIGHTS:
+            yield Grouped(asked, tuple(owners.count(each) for each in range(groups)))
+
+
+def candidates(asked: Grouped) -> dict[Any, list[Any]]:
+    """Configs of each kernel."""
+
+    def known(config: GemmConfig) -> float:
+        tiles = sum(ceil(size / config.tile_m) for size in asked.sizes)
+        of_all = tiles * config.n_tiles(asked.problem)
+        return cost_of_tiles(asked.problem, config, of_all).microseconds
+
+    ranked = sm90_gemm.configs(asked.problem)
+    tiled = dict.fromkeys([*ranked[:4], *sorted(ranked, key=known)[:5]])
+    return {sm90_gemm: list(tiled), stream: list(stream.configs(asked.problem)[:3])}
+
+
+def compile_ahead(every: Iterable[Grouped]) -> None:
+    builds = {
+        build
+        for each in every
+        for kernel, configs in candidates(each).items()
+        for config in configs
+        for build in kernel.bind(each.problem, config).builds[:1]
+    }
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda build: cubin(build, "sm_90"), builds))
+
+
+def time_all(asked: Grouped, device: torch.device) -> dict[str, Any]:
+    """Microseconds of every candidate, in turns."""
+    problem, format = asked.problem, asked.problem.w_kind.format
+    place = fragments(format)
+    if place is None:
+        raise ValueError(f"no kernel for GPUs reads {format}")
+    x = torch.randn(problem.m, problem.k, device=device).bfloat16()
+    out = torch.empty(problem.m, problem.n, device=device, dtype=torch.bfloat16)
+    sizes = torch.tensor(asked.sizes, device=device)
+    w = random_weight(format, (problem.groups, problem.n, problem.k), place, device, 0)
+    copies = max(1, min(8, ceil(_RING_BYTES / w.nbytes)))
+    ring = [
+        replace(w, codes=w.codes.clone(), scale=w.scale.clone()).freeze() for _ in range(copies)
+    ]
+    watches = {}
+    for kernel, configs in candidates(asked).items():
+        for config in configs:
+            launches = [
+                kernel.bind(problem, config, (as_groups(each.operand),), frozen=True)
+                for each in ring
+            ]
+            watches[kernel, config] = CudaStopwatch(
+                [lambda run=run: run(x, (None,), sizes, out) for run in launches]
+            )
+    taken: dict[Any, list[float]] = {each: [] for each in watches}
+    for _ in range(_ROUNDS):
+        for each, watch in watches.items():
+            taken[each].append(watch.sample() * 1e6)
+
+    def times(of: Any) -> list[list[Any]]:
+        return [
+            [*asdict(config).values(), round(median(samples), 3)]
+            for (kernel, config), samples in taken.items()
+            if kernel is of
+        ]
+
+    return {
+        "problem": described(problem),
+        "sizes": asked.sizes,
+        "configs": times(sm90_gemm),
+        "stream": times(stream),
+    }
+
+
+class Timed(NamedTuple):
+    asked: Grouped
+    tiled: dict[GemmConfig, float]  # microseconds
+    streamed: dict[StreamConfig, float]
+
+
+def read(path: Path) -> list[Timed]:
+    found = []
+    for line in path.read_text().splitlines():
+        facts = json.loads(line)
+        asked = dict(facts["problem"])
+        made = problem(parse_spec(asked.pop("format")).name, **asked)
+        tiled = {GemmConfig(*numbers): time for *numbers, time in facts["configs"]}
+        streamed = {StreamConfig(*numbers): time for *numbers, time in facts["stream"]}
+        found.append(Timed(Grouped(made, tuple(facts["sizes"])), tiled, streamed))
+    return found
+
+
+def regret(timed: Timed) -> float:
+    """The time of the kernel and config that are predicted to be the fastest, over the best one's;
+    the sizes are not told."""
+    asked = timed.asked.problem
+    by_prediction = [
+        *((cost(asked, each).microseconds, time) for each, time in timed.tiled.items()),
+        *((predicted(asked, each).microseconds, time) for each, time in timed.streamed.items()),
+    ]
+    _, chosen = min(by_prediction)
+    return chosen / min(time for _, time in by_prediction)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--problems", type=int, default=24)
+    parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
+    asked = parser.parse_args()
+    every = draw(asked.seed, asked.problems)
+    compile_ahead(every)
+    if asked.compile:
+        return
+    clock = CudaClock()
+    with asked.out.open("a") as file, torch.no_grad():
+        for each in every:
+            file.write(json.dumps(time_all(each, clock.device)) + "\n")
+            file.flush()
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
