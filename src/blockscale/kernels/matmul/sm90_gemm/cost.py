@@ -16,9 +16,9 @@ from blockscale.kernels.matmul.fragments.groups import routings
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.problem import Problem
 
-# Microseconds from launch to the first product, which sweeps of large problems cannot tell from the
-# cycles of a tile; it keeps small problems away.
-_START = 2.5
+# Microseconds from the end of the kernel before to the first product, by time stamps in the kernel:
+# sweeps of large problems cannot tell it from the cycles of a tile.
+_START = 1.0
 _DRAM = 0.85  # of the data sheet's rate
 
 
