@@ -4,13 +4,15 @@ to what was measured. No GPU is needed."""
 from statistics import median
 
 import pytest
+import torch
 
 import blockscale as bs
-from bench import fit_gemm
+from bench import fit_gemm, skewed_groups
 from bench.fit_stream import SWEEPS
 from blockscale import ops
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import sm90_gemm
+from blockscale.kernels.matmul.fragments.groups import routings
 from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_bytes
 from blockscale.kernels.matmul.sm90_gemm.space import every_config
 from blockscale.problem import Kind, Problem
@@ -43,6 +45,37 @@ def test_choices_among_configs_that_split_k_in_clusters():
     regrets = [fit_gemm.regret(each) for each in judged]
     assert median(regrets) <= 1.03
     assert max(regrets) <= 1.1
+
+
+@pytest.mark.parametrize(("groups", "mean"), [(8, 128), (64, 20), (32, 3)])
+def test_tiles_are_as_many_as_random_rows_need(groups, mean):
+    """Where shares spread besides, the largest group has more."""
+    asked = problem(m=groups * mean, n=512, k=512, groups=groups, ragged=True)
+    order = torch.Generator().manual_seed(0)
+    for tile_m in (64, 96, 160):
+        even, skewed = routings(asked, tile_m)
+        assert even.chance + skewed.chance == 1
+        owners = torch.randint(groups, (400, asked.m), generator=order)
+        rows = torch.nn.functional.one_hot(owners, groups).sum(1)
+        tiles = (rows + tile_m - 1) // tile_m
+        assert even.tiles == pytest.approx(tiles.sum(1).double().mean().item(), rel=0.05, abs=0.5)
+        assert even.most == pytest.approx(tiles.amax(1).median().item(), abs=1)
+        assert skewed.most >= even.most
+
+
+def test_tiles_of_equal_groups_are_counted():
+    (only,) = routings(problem(m=300, n=512, k=512, groups=3), 128)
+    assert (only.chance, only.tiles, only.turns, only.most) == (1, 9, 3, 3)
+
+
+def test_choices_of_kernel_and_config_where_groups_are_skewed():
+    """Sizes of groups are on the device. The first draw decided what is assumed of them."""
+    for name, mean, worst in (("draw1", 1.08, 1.28), ("draw2", 1.09, 1.29)):
+        judged = skewed_groups.read(SWEEPS / f"h200_skewed_{name}.jsonl")
+        regrets = [skewed_groups.regret(each) for each in judged]
+        assert len(judged) >= 24
+        assert sum(regrets) / len(regrets) <= mean
+        assert max(regrets) <= worst
 
 
 def test_choices_of_gradients_on_problems_that_nothing_was_fitted_to():
