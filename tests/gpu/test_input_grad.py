@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.decoded import fits_bfloat16
+from blockscale.kernels.cuda.formats import fits_bfloat16
 from blockscale.kernels.input_grad import cublas, sm90_gemm
 from blockscale.numerics import input_gradient
 from blockscale.ops import input_grad

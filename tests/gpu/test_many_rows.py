@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels import decoded
+from blockscale.kernels.cuda.formats import fits_bfloat16
 from blockscale.kernels.matmul import cublas
 from blockscale.ops.operand import as_groups, as_rows
 from products import check, check_gated, exact
@@ -22,7 +22,7 @@ def weight(fmt, *shape):
 
 
 def roundings(q):
-    return int(not decoded.fits_bfloat16(q.format))
+    return int(not fits_bfloat16(q.format))
 
 
 def panels(x, weights, out_dtype, biases, rows=128, **facts):
@@ -74,7 +74,7 @@ def test_a_product_that_fills_the_gpu(some):
 def test_quantised_x(some, x_format):
     q, w = weight(some, 200, 256)
     x = bs.quantize(torch.randn(300, 256), x_format)
-    exactly = decoded.fits_bfloat16(x_format)
+    exactly = fits_bfloat16(x_format)
     for out_dtype in (torch.bfloat16, torch.float32):
         y = panels(x.to("cuda"), [w], out_dtype, (None,))
         dtype = torch.bfloat16 if exactly else torch.float32

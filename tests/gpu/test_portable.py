@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import blockscale as bs
-from blockscale.kernels.decoded import fits_bfloat16
+from blockscale.kernels.cuda.formats import fits_bfloat16
 from blockscale.kernels.matmul import portable
 from blockscale.ops.operand import as_groups, as_rows
 from blockscale.runtime import device_of, triton_refusal

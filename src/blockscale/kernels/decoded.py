@@ -17,8 +17,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from blockscale.formats import Float, Format
+from blockscale.formats import Format
 from blockscale.kernels.contract import Parts
+from blockscale.kernels.cuda.formats import fits_bfloat16
 from blockscale.kernels.dequantize import cuda, cuda_fragments
 from blockscale.problem import Kind, Problem, dtype_name, dtype_named
 from blockscale.runtime.cuda import Build
@@ -29,7 +30,6 @@ from blockscale.runtime.cuda import Build
 SCRATCH_BYTES = 256 << 20
 MOST_MATRICES = 1 << 15  # decoded by one launch: a grid counts to 2^16
 _LARGEST_FLOAT16 = 65504.0
-_BFLOAT16_BITS = 8
 _FLOAT16_LIFT = 256.0
 _TILE = 128 * 256  # sums that an SM has at a time, in the largest tiles that cuBLAS takes
 
@@ -59,13 +59,6 @@ def _fits_float16(format: Format) -> bool:
         return False
     lift = _FLOAT16_LIFT if format.is_codebook else 1.0
     return format.element.max * format.scale.max * lift <= _LARGEST_FLOAT16
-
-
-def fits_bfloat16(format: Format) -> bool:
-    """Whether it holds every value times its scale: products have the bits of both."""
-    element, scale = format.element, format.scale
-    bits = element.mantissa + 1 + scale.mantissa + 1 if isinstance(element, Float) else None
-    return bits is not None and bits <= _BFLOAT16_BITS
 
 
 def lift_of(problem: Problem) -> float:

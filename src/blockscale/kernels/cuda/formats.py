@@ -11,6 +11,7 @@ from blockscale.numerics import carry_from
 _SPECIALS = {"none": Specials.NUMBERS, "nan": Specials.ONE_NAN, "ieee": Specials.IEEE}
 _SCALES = {"e8m0": "E8M0", "ue4m3": "UE4M3", "e4m4": "E4M4", "f32": "Float32"}
 TENSOR_SCALES = {"amax": TensorScale.FROM_LARGEST.name, "pow2": TensorScale.POWER.name}
+_BFLOAT16_BITS = 8  # of a mantissa, with the one that is not stored
 _SEARCHES = {"mse": Search.NEIGHBOURS, "four_over_six": Search.FOUR_OVER_SIX}
 
 
@@ -24,6 +25,13 @@ def cuda_format(format: Format) -> str:
     else:
         kind = f"Codebook<{element.bits}>"
     return f"Format<{element.bits},{kind},{_SCALES[format.scale.name]},{format.block}>"
+
+
+def fits_bfloat16(format: Format) -> bool:
+    """Whether bfloat16 holds every value times its scale: products have the bits of both."""
+    element, scale = format.element, format.scale
+    bits = element.mantissa + 1 + scale.mantissa + 1 if isinstance(element, Float) else None
+    return bits is not None and bits <= _BFLOAT16_BITS
 
 
 def cuda_search(rule: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.cuda.enums import Element
-from blockscale.kernels.cuda.formats import cuda_format
+from blockscale.kernels.cuda.formats import cuda_format, fits_bfloat16
 from blockscale.kernels.cuda.rows import (
     MOST_UNITS,
     NUMBERS,
@@ -29,7 +29,6 @@ from blockscale.kernels.cuda.rows import (
     rows_of,
 )
 from blockscale.kernels.cuda.structs import Header, Member, fields
-from blockscale.kernels.decoded import fits_bfloat16
 from blockscale.problem import Problem, dtype_name, parse_kind
 from blockscale.runtime.cuda import Build, cuda_refusal, current_stream, function
 

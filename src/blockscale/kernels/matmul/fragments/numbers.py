@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from blockscale.formats import E2M1, UE4M3, Float, Format
+from blockscale.kernels.cuda.formats import fits_bfloat16
 from blockscale.kernels.cuda.layout import fragments
-from blockscale.kernels.decoded import fits_bfloat16
 from blockscale.problem import Kind, Problem
 
 PAIRS = {"bfloat16": "BFloat16x2", "float16": "Float16x2"}  # of x, two to a register

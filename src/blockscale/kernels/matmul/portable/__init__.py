@@ -12,7 +12,7 @@ Sums are float32, in a fixed order: the same call gives the same bits.
 from __future__ import annotations
 
 from blockscale.kernels.contract import Launch, Parts, reads_canonical
-from blockscale.kernels.decoded import fits_bfloat16
+from blockscale.kernels.cuda.formats import fits_bfloat16
 from blockscale.kernels.matmul.portable.config import (
     LARGEST_TILE_K,
     Config,
