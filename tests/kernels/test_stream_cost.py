@@ -10,7 +10,7 @@ import pytest
 
 import blockscale as bs
 from bench import fit_stream
-from bench.sweep import facts_of
+from bench.sweep import facts_of, problem_of
 from blockscale import ops
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul.stream.choice import (
@@ -67,6 +67,21 @@ def test_an_sm_holds_the_ctas_of_a_config_and_no_other():
             assert (config.ctas_per_sm + 1) * (shared + RESERVED) > SM_BYTES
 
 
+def test_a_config_with_more_ctas_than_an_sm_held_is_not_legal():
+    """By the stored sweeps: 5 or 6 CTAs whose warps meet at named barriers, of which 4 ran."""
+    held = {True: 0, False: 0}
+    for path in SWEEPS.glob("h200_draw*.jsonl"):
+        for facts, rows in map(json.loads, path.read_text().splitlines()):
+            asked = problem_of(facts)
+            for numbers, ran, spilled, _ in rows:
+                config = fit_stream.read_config(numbers)
+                if config.ctas_per_sm > 4 and not spilled:
+                    fits = config.ctas_per_sm <= ran
+                    held[fits] += 1
+                    assert fits or not is_legal(config, asked), (asked, config)
+    assert min(held.values()) > 200
+
+
 def test_without_early_starts_no_memory_is_asked_for_in_vain():
     asked = problem(m=1, n=2048, k=4096, device=gpu("sm_80"))
     config = stream_configs(asked)[0]
@@ -112,16 +127,15 @@ def test_predictions_grow_with_the_work():
 
 
 def test_choices_hold_on_problems_that_were_not_fitted():
-    """Draw 8 judges: the config that the library takes, over the best one measured."""
+    """Draw 12 judges: the config that the library takes, over the best one measured."""
     timed = {}
-    for each in fit_stream.read([SWEEPS / "h200_draw8.jsonl"]):
+    for each in fit_stream.read([SWEEPS / "h200_draw12.jsonl"]):
         timed.setdefault(each.problem, {})[each.config] = each.relative
     regrets = sorted(own[ranked_by_prediction(asked)[0]] for asked, own in timed.items())
     assert len(regrets) >= 60
     assert regrets[len(regrets) // 2] < 1.03
-    assert regrets[9 * len(regrets) // 10] < 1.10
-    assert sum(each > 1.1 for each in regrets) <= 2
-    assert regrets[-1] < 1.23
+    assert regrets[9 * len(regrets) // 10] < 1.05
+    assert regrets[-1] < 1.10
 
 
 def test_corrections_are_of_the_gpu_that_was_measured():

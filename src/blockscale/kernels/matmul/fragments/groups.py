@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import ceil, erfc, exp, sqrt
 from typing import NamedTuple
 
@@ -36,6 +37,21 @@ def rows_of_most(problem: Problem, limit: int) -> int:
         chance *= mean / rows
         beyond -= chance
     return rows
+
+
+@lru_cache(maxsize=64)
+def chance_of_more(problem: Problem, rows: int) -> float:
+    """That some group has more rows of x than these; of ragged groups, if rows fall on them at
+    random."""
+    if not problem.ragged:
+        return float(problem.m > rows)
+    mean = problem.m / max(problem.groups, 1)
+    chance = exp(-mean)  # of a group to have so many rows
+    fewer = chance
+    for each in range(1, rows + 1):
+        chance *= mean / each
+        fewer += chance
+    return 1 - exp(-problem.groups * max(1 - fewer, 0.0))
 
 
 class Routing(NamedTuple):

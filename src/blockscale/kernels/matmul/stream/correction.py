@@ -101,6 +101,7 @@ def features(work: Work, cost: Cost, sms: int) -> list[float]:
         steps * work.k_warps / work.stages_of_k,
         work.stages_of_k * work.splits * work.tile_k / work.k,
         work.rows / work.tile_m,
+        work.crowded,
         ceil(ctas_each) / ctas_each,
         ceil(schedules) / schedules,
     ]

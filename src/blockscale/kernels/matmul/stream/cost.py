@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from blockscale.kernels.matmul.fragments.groups import routings, rows_each
+from blockscale.kernels.matmul.fragments.groups import chance_of_more, routings, rows_each
 from blockscale.kernels.matmul.stream.config import Config, decodes_x
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
 from blockscale.problem import Problem
@@ -74,6 +74,7 @@ class Work(NamedTuple):
     resident: int  # CTAs on the busiest SM at a time
     rounds: float  # of them
     turns: float  # over rows of x
+    crowded: float  # chance that some ragged group takes one more
     stages_of_k: int  # of a CTA's k
     splits: int
     k: int
@@ -117,6 +118,7 @@ def count(problem: Problem, config: Config) -> Work:
     element, processors, matrices, rows, weight_bytes, bits, block = _facts(problem)
     every = config.output_tiles(problem) * config.splits * matrices
     resident = min(config.ctas_per_sm, max(1, ceil(every / processors)))
+    turns = max(1, ceil(rows / config.tile_m))
     return Work(
         algorithm="wgmma" if config.wgmma else "few" if config.tile_m < 8 else "mma",
         element=element,
@@ -131,7 +133,8 @@ def count(problem: Problem, config: Config) -> Work:
         ctas=every,
         resident=resident,
         rounds=every / (processors * resident),
-        turns=max(1, ceil(rows / config.tile_m)),
+        turns=turns,
+        crowded=chance_of_more(problem, turns * config.tile_m) if problem.ragged else 0.0,
         stages_of_k=ceil(ceil(problem.k / config.tile_k) / config.splits),
         splits=config.splits,
         k=problem.k,
