@@ -25,9 +25,11 @@ ALWAYS_INLINE uint16x8_t codes_of_pair(const uint8_t* quad) {
   uint16x8_t codes = vdupq_n_u16(0);
   unrolled<cpu_tiles::piece_count(BITS, PAIR)>([&](auto i) INLINED {
     constexpr cpu_tiles::Piece p = cpu_tiles::piece(BITS, PAIR, i);
+    constexpr int shift = p.shift, to = p.to;  // constants without optimisation too
     uint16x8_t bits = vreinterpretq_u16_u8(vld1q_u8(quad + 64 * p.word));
-    if constexpr (p.shift > 0) bits = vshrq_n_u16(bits, p.shift);
-    codes = i == 0 ? bits : vsliq_n_u16(codes, bits, p.to);
+    if constexpr (shift > 0) bits = vshrq_n_u16(bits, shift);
+    if constexpr (i == 0) codes = bits;
+    else codes = vsliq_n_u16(codes, bits, to);
   });
   return codes;
 }

@@ -47,7 +47,10 @@ inline void multiply_four_rows(const float* x, const float* stage, int64_t depth
     const float32x4_t rows = vld1q_f32(x);
     unrolled<QUADS>([&](auto q) INLINED {
       const float32x4_t weight = vld1q_f32(stage + q * QUAD);
-      unrolled<ROWS>([&](auto m) INLINED { sum[m][q] = vfmaq_laneq_f32(sum[m][q], weight, rows, m); });
+      unrolled<ROWS>([&](auto m) INLINED {
+        constexpr int lane = m;
+        sum[m][q] = vfmaq_laneq_f32(sum[m][q], weight, rows, lane);
+      });
     });
   }
   unrolled<ROWS>([&](auto m) INLINED {

@@ -135,8 +135,10 @@ def _build(kind: str, dtype: str, scaled: bool, repeat: int) -> Build:
         "BS_THREADS": THREADS,
         "BS_REPEAT": repeat,
     }
-    if dtype == "bfloat16" and not scaled and layout.codes == "bits" and fits_bfloat16(format):
-        defines["BS_EXACT"] = Element[format.element.name.upper()].name
+    element = format.element.name.upper()
+    known = element in Element.__members__ and layout.codes == "bits"
+    if dtype == "bfloat16" and not scaled and known and fits_bfloat16(format):
+        defines["BS_EXACT"] = element
     return Build("dequantize.cu", "dequantize", tuple(defines.items()))
 
 
