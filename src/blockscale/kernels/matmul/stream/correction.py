@@ -37,10 +37,14 @@ class Network(NamedTuple):
 
 def correction(work: Work, cost: Cost, device: Device) -> float:
     """Measured over predicted time, as it is to be expected."""
-    network = _network()
-    if (device.arch, device.sms) != (network.target, network.sms):
+    if not was_measured(device):
         return 1.0
-    return exp(evaluate(network.layers, features(work, cost, device.sms)))
+    return exp(evaluate(_network().layers, features(work, cost, device.sms)))
+
+
+def was_measured(device: Device) -> bool:
+    network = _network()
+    return (device.arch, device.sms) == (network.target, network.sms)
 
 
 def evaluate(layers: list[Layer], values: list[float]) -> float:
