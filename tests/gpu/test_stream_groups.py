@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 def test_gated(some, m, activation):
     (gate, g), (up, u) = weight(some, 56, 256), weight(some, 56, 256)
     x, bias = torch.randn(m, 256).bfloat16() / 8, torch.randn(56)
-    runs("stream", x.cuda(), g, u)
+    if m <= 16:  # above, whatever is expected to be faster
+        runs("stream", x.cuda(), g, u)
     y = bs.gated_matmul(x.cuda(), g, u, activation, bias.cuda(), None)
     check_gated(y.cpu(), x, gate, up, activation, bias)
 
