@@ -95,7 +95,7 @@ class ArrangedSlices {
       for (int64_t i = 0; i < count; ++i) to[i] = from_float16(halves[i]);
   }
 
-  // Words of one row, `pitch` apart. Whether the rests have to be rests.
+  // Words of one row, `pitch` apart. Whether the rests have to be kept.
   bool slice(const float* x, float negligible, uint32_t* words, int pitch, float* unit, float* rest) const {
     float largest = 0;
     for (int i = 0; i < CHUNK; ++i) {
