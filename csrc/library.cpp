@@ -132,9 +132,7 @@ EXPORT int64_t bs_gemm(const Matmul* call) {
 EXPORT int64_t bs_int8(const Matmul* call) {
   return bytes_refused([&] {
     const Int8Kernel kernel = int8_kernel(call->isa);
-    const int bits = call->format.bits;
-    const IntegerTable tables[2] = {integer_table(call->format.table, bits),
-                                    integer_table(call->up_table, bits)};
+    const auto tables = integer_tables(*call);
     const ArrangedInt8 x(*call, kernel.rows, kernel.tiled, kernel.offset);
     int64_t bytes = 0;
 #if defined(__x86_64__)
@@ -145,9 +143,9 @@ EXPORT int64_t bs_int8(const Matmul* call) {
     for_each_tile(*call, 1, bytes, [&](int64_t group, int64_t tile, uint8_t* memory) {
 #if defined(__x86_64__)
       if (kernel.tiled && rows_of(*call, group) > kernel.rows)
-        return amx::int8_amx(*call, tables, x.of(group), group, tile, memory);
+        return amx::int8_amx(*call, tables.data(), x.of(group), group, tile, memory);
 #endif
-      kernel.multiply(*call, tables, x.of(group), group, tile, reinterpret_cast<int8_t*>(memory));
+      kernel.multiply(*call, tables.data(), x.of(group), group, tile, reinterpret_cast<int8_t*>(memory));
     });
   });
 }
@@ -159,11 +157,10 @@ EXPORT int64_t bs_amx(const Matmul* call) {
 #elif defined(__aarch64__)
 EXPORT int64_t bs_slices(const Matmul* call) {
   return bytes_refused([&] {
-    const IntegerTable tables[2] = {integer_table(call->format.table, call->format.bits),
-                                    integer_table(call->up_table, call->format.bits)};
+    const auto tables = integer_tables(*call);
     const ArrangedSlices x(*call);
     for_each_tile(*call, 1, 0, [&](int64_t group, int64_t tile, uint8_t*) {
-      dotprod::slices(*call, tables, x.of(group), group, tile);
+      dotprod::slices(*call, tables.data(), x.of(group), group, tile);
     });
   });
 }

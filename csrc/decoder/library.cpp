@@ -46,26 +46,20 @@ void for_all_tiles(std::initializer_list<const Matmul*> calls, int threads, Work
   });
 }
 
-// The weights of each product as integers: of gate and up.
-struct IntegerTables {
-  IntegerTable of[3][2];
-
-  explicit IntegerTables(std::initializer_list<const Matmul*> calls) {
-    for (size_t i = 0; i < calls.size(); ++i) {
-      const Matmul& call = *calls.begin()[i];
-      of[i][0] = integer_table(call.format.table, call.format.bits);
-      of[i][1] = integer_table(call.up_table, call.format.bits);
-    }
-  }
-};
+// The weights of each product as integers.
+std::array<std::array<IntegerTable, 2>, 3> integer_tables_of(std::initializer_list<const Matmul*> calls) {
+  std::array<std::array<IntegerTable, 2>, 3> tables;
+  for (size_t i = 0; i < calls.size(); ++i) tables[i] = integer_tables(*calls.begin()[i]);
+  return tables;
+}
 
 void multiply_int8(std::initializer_list<const Matmul*> calls) {
   const Matmul& first = **calls.begin();
   const Int8Kernel kernel = int8_kernel(first.isa);
   const ArrangedInt8 x(first, kernel.rows, false, kernel.offset);
-  const IntegerTables tables(calls);
+  const auto tables = integer_tables_of(calls);
   for_all_tiles(calls, first.threads, [&](size_t i, int64_t tile) {
-    kernel.multiply(*calls.begin()[i], tables.of[i], x.of(0), 0, tile, nullptr);  // one row needs no stage
+    kernel.multiply(*calls.begin()[i], tables[i].data(), x.of(0), 0, tile, nullptr);  // one row needs no stage
   });
 }
 
@@ -73,9 +67,9 @@ void multiply_int8(std::initializer_list<const Matmul*> calls) {
 void multiply_slices(std::initializer_list<const Matmul*> calls) {
   const Matmul& first = **calls.begin();
   const ArrangedSlices x(first);
-  const IntegerTables tables(calls);
+  const auto tables = integer_tables_of(calls);
   for_all_tiles(calls, first.threads, [&](size_t i, int64_t tile) {
-    dotprod::slices(*calls.begin()[i], tables.of[i], x.of(0), 0, tile);
+    dotprod::slices(*calls.begin()[i], tables[i].data(), x.of(0), 0, tile);
   });
 }
 #endif

@@ -14,6 +14,12 @@
 
 #include "isa/split_vector.h"
 
+// ARM's kernels take four rows of a weight to a register, the others sixteen. Those others can be compiled on ARM too,
+// to be tested there.
+#if defined(__aarch64__) && !defined(__AVX512F__) && !defined(PORTABLE_KERNELS)
+#define NEON_KERNELS
+#endif
+
 // Inner loops are one function after inlining, whatever the compiler thinks of their size.
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 

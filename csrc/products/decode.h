@@ -83,7 +83,7 @@ inline void with_decoder(const Format& format, Work work) {
 
 // Sixteen scales. A code in [scale_low, scale_low + scale_plain) becomes a float32 by a shift and an
 // addition; the others (zero, subnormal, NaN) are looked up.
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
 // Both are done to the upper halves of float32, which hold all of a scale of eight bits.
 ALWAYS_INLINE f32x16 scale_vector(const Format& format, const uint8_t* at) {
   if (format.scale_bytes == 4) return load<f32x16>(at);

@@ -2,7 +2,7 @@
 #pragma once
 #include "products/decode.h"
 
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
 #include "products/decode_neon.h"
 #endif
 
@@ -11,7 +11,7 @@ namespace blockscale::ISA_NAMESPACE {
 // Calls work with the decoder that a format names.
 template <class Work>
 inline void with_product_decoder(const Format& format, Work work) {
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
   with_quad_decoder(format, work);
 #else
   with_decoder(format, work);

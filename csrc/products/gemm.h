@@ -6,7 +6,7 @@
 #include "products/row_tiles.h"
 #include "products/stage.h"
 
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
 #include "products/stage_neon.h"
 #endif
 
@@ -39,7 +39,7 @@ void decode_stage(const Decoder decode, const Matmul& call, int which, int64_t g
 // sums[M][GEMM_COLUMNS] += x [depth][M] @ stage.
 template <int M>
 void multiply_stage(const float* x, const float* stage, int64_t depth, float* sums) {
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
   if constexpr (M == 4) return multiply_four_rows(x, stage, depth, sums);
 #endif
   f32x16 sum[M][GEMM_TILES];

@@ -4,11 +4,12 @@
 // arranged to meet them (int8_rows.h). A run is the part of a chunk that shares one scale of the
 // weight, 16 or 32 long: sums are exact inside it, and float32 across runs.
 #pragma once
+#include "isa/vec.h"
 #include "products/int8_runs.h"
 #include "products/kernels.h"
 #include "products/row_loop.h"
 
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
 #include "products/int8_neon.h"
 #else
 #include "products/int8_lanes.h"
@@ -16,7 +17,7 @@
 
 namespace blockscale::ISA_NAMESPACE {
 
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
 constexpr int INT8_ROWS = ARM_INT8_ROWS;
 #else
 constexpr int INT8_ROWS = MOST_ROWS;
@@ -27,7 +28,7 @@ template <int BITS, int RUN>
 void int8_group(const Matmul& call, const IntegerTable* tables, const Int8Rows& x, int64_t group,
                 int64_t tile, [[maybe_unused]] int8_t* stage) {
   const TileOf at(call, group, tile);
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
   if (stages_int8(call, group)) {
     const int64_t integers = cpu_tiles::padded(call.k) * cpu_tiles::ROWS, pitch = int8_stage_bytes(call);
     const auto scales = [&](int which) { return reinterpret_cast<float*>(stage + which * pitch + integers); };

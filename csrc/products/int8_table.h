@@ -1,5 +1,6 @@
 // The values of a weight as integers of eight bits, for products with int8 activations.
 #pragma once
+#include <array>
 #include <cmath>
 
 #include "products/kernels.h"
@@ -24,6 +25,12 @@ inline IntegerTable integer_table(const float* values, int bits) {
     table.raised[i] = uint8_t(table.integers[i] + 128);
   }
   return table;
+}
+
+// Of gate and of up, which are one where nothing is gated.
+inline std::array<IntegerTable, 2> integer_tables(const Matmul& call) {
+  const int bits = call.format.bits;
+  return {integer_table(call.format.table, bits), integer_table(call.up_table, bits)};
 }
 
 }  // namespace blockscale

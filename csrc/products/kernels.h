@@ -95,6 +95,7 @@ BLOCKSCALE_INT8(i8mm)
 constexpr int SLICES = 3;      // of a number of x (slice_rows.h)
 constexpr int SLICE_ROWS = 4;  // of a row tile, at most
 constexpr float SLICED_UNIT = 0.5f;  // of the integers of a weight that slices are multiplied by
+constexpr int MOST_SLICED = 15;      // of them: 32 products with bytes stay below 2^16
 
 // What slices leave of some rows of a chunk.
 struct Rest {

@@ -19,10 +19,12 @@ inline bool takes_slices(const Matmul& call) {
   const Format& format = call.format;
   if (call.isa < DOTPROD || format.decoder != TABLE || format.bits != 4) return false;
   if (format.block != 16 && format.block != 32) return false;
-  for (const float* table : {format.table, call.up_table})
-    for (int i = 0; i < 16; ++i)
-      if (!(std::fabs(table[i]) <= 7.5f && 2 * table[i] == std::floor(2 * table[i]))) return false;
-  return integer_table(format.table, 4).unit == SLICED_UNIT && integer_table(call.up_table, 4).unit == SLICED_UNIT;
+  for (const IntegerTable& table : integer_tables(call)) {
+    if (table.unit != SLICED_UNIT) return false;
+    for (int integer : table.integers)
+      if (std::abs(integer) > MOST_SLICED) return false;
+  }
+  return true;
 }
 
 constexpr float LARGEST_IN_SLICES = 127 * 65536 + 127 * 256 + 127;

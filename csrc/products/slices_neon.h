@@ -48,7 +48,7 @@ struct SliceSums {
     });
   }
 
-  // A run of E2M1 makes sums below 2^16, so that two slices together are below 2^24: exact. The third rounds once.
+  // A run makes sums below 2^16 (MOST_SLICED), so that two slices together are below 2^24: exact. The third rounds once.
   ALWAYS_INLINE void apply(const float* scale, const ArmSlices& x, int first, float32x4_t (*total)[QUADS]) const {
     const float32x4_t base = vdupq_n_f32(256);
     unrolled<M>([&](auto m) INLINED {

@@ -36,7 +36,7 @@ ALWAYS_INLINE void for_each_pair(const Decoder& decode, const TileOf& at, int wh
   }
 }
 
-#if !defined(__aarch64__)
+#if !defined(NEON_KERNELS)
 // The same, stored: to[k][PITCH] gets sixteen rows of column k.
 template <int PITCH, class Decoder>
 void decode_columns(const Decoder& decode, const TileOf& at, int which, int64_t first, int64_t chunks, float* to) {

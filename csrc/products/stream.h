@@ -7,7 +7,7 @@
 #include "products/decoders.h"
 #include "products/row_loop.h"
 
-#if defined(__aarch64__)
+#if defined(NEON_KERNELS)
 #include "products/stream_neon.h"
 #else
 #include "products/stream_lanes.h"

@@ -120,8 +120,8 @@ bool agree(int bits, int block, int scale_bytes, int64_t n, int64_t k, int64_t m
     out[way].assign(size_t(m * n), NAN);
     call.out = out[way].data();
     for (int64_t t = 0; t < tiles; ++t) {
-      if (way == 0) scalar::int8(call, both, portable.view, 0, t);
-      if (way == 1) vnni::int8(call, both, vnni_rows.view, 0, t);
+      if (way == 0) scalar::int8(call, both, portable.view, 0, t, nullptr);
+      if (way == 1) vnni::int8(call, both, vnni_rows.view, 0, t, nullptr);
       if (way == 2) amx::int8_amx(call, both, tile_rows.view, 0, t, static_cast<uint8_t*>(scratch));
     }
   }

@@ -18,7 +18,7 @@ SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 BASE = ["c++", "-std=c++17", "-O1", "-w", "-I", CSRC, *SANITIZED]
 EMULATED = ["-I", HERE / "emulated", "-include", "immintrin.h", "-D__AVX512F__", "-D__AVX512BW__"]
 PARTS = {
-    "PORTABLE": [],
+    "PORTABLE": ["-DPORTABLE_KERNELS"],
     "VNNI": [*EMULATED, "-D__AVX512VNNI__"],
     "TILES": EMULATED,
     "ROWS": ["-ffp-contract=off"],
