@@ -63,6 +63,13 @@ def _seed():
         torch.cuda.manual_seed_all(0)
 
 
+@pytest.fixture(autouse=True)
+def _onednn():
+    """On a CPU without bfloat16, torch turns oneDNN off for good at the first product of it that
+    fails, and float32 products after that have other bits than those of a new process."""
+    torch.backends.mkldnn.enabled = True
+
+
 @pytest.fixture
 def flush_denormal():
     if not torch.set_flush_denormal(True):
