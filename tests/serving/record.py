@@ -51,6 +51,6 @@ def circumstances() -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {len(names)} threads"
+    told = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    return f"{facts.get('Model name', platform.machine()).strip()}, {os.cpu_count()} threads"
