@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed.ranks import act_as_rank
 
@@ -19,6 +20,7 @@ STORED_EXPERTS = [
     ("Qwen3Moe", "by default"),
     ("Qwen3Moe", "exchanged"),
     ("Qwen3Moe", "summed"),
+    ("Qwen3Moe", "left aside"),
     ("Qwen3Moe.apart", "by default"),
     ("GptOss", "exchanged"),
     ("GptOss", "summed"),
@@ -48,12 +50,15 @@ def expert_plan(family, way):
     """How ranks work with experts; two versions of transformers spell it in two ways.
 
     Each rank has a part of every expert ("cut"). Or it has whole experts, and either tokens are
-    "exchanged" or masked outputs "summed"; "by default" transformers chooses.
+    "exchanged" or masked outputs "summed"; "by default" transformers chooses. A plan that says
+    neither is "left aside" by it.
     """
     from transformers.distributed import DistributedConfig
 
     if way == "cut":
         return {"tp_plan": GPT_OSS}
+    if way == "left aside":
+        return {"ep_size": 2, "ep_plan": {EXPERTS: "grouped_gemm"}}
     if hasattr(DistributedConfig, "ep_implementation"):
         names = {"exchanged": "all_to_all", "summed": "all_reduce", "by default": "auto"}
         return {"ep_size": 2, "ep_implementation": names[way]}
@@ -123,6 +128,16 @@ def counting(files):
         setattr(files, name, original)
 
 
+class Exchanges(TorchDispatchMode):
+    """How often ranks have sent each other rows."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += "alltoall" in func.name().replace("_", "")
+        return func(*args, **kwargs or {})
+
+
 def experts_by_plan(folder):
     """From stored weights, fused, apart and one by one, and on load; with and without biases."""
     from blockscale.integrations.transformers import BlockscaleConfig
@@ -130,7 +145,9 @@ def experts_by_plan(folder):
     found = {}
     for name, way in STORED_EXPERTS:
         model = load(folder, f"{name}.packed", expert_plan(name.partition(".")[0], way))
-        found[f"{name}, {way}"] = logits(model)
+        with Exchanges() as exchanges:
+            found[f"{name}, {way}"] = logits(model)
+        found[f"{name}, {way}, exchanges"] = torch.tensor(exchanges.count)
     for family, way in LOADED_EXPERTS:
         config = BlockscaleConfig(PACKED[family])
         model = load(folder, family, expert_plan(family, way), quantization_config=config)
@@ -182,18 +199,20 @@ def refused(folder):
     from blockscale.integrations.transformers import BlockscaleConfig
 
     blocks_of_64 = BlockscaleConfig("bnb_nf4", scale="absmax")
-    nvfp4 = {"quantization_config": BlockscaleConfig("nvfp4")}
+    nvfp4, mxfp4 = ({"quantization_config": BlockscaleConfig(f)} for f in ("nvfp4", "mxfp4"))
     fsdp = {"distributed_config": DistributedConfig(fsdp_size=2)}
-    parameters_alone = {name: style for name, style in GPT_OSS.items() if name != EXPERTS}
-    mega = {"ep_plan": {EXPERTS: "megamoe_experts"}}
+    alone = {"tp_plan": {name: style for name, style in GPT_OSS.items() if name != EXPERTS}}
+    mega = {"ep_size": 2, "ep_plan": {EXPERTS: "megamoe_experts"}}
     if hasattr(DistributedConfig, "ep_implementation"):
-        mega = {"ep_implementation": "deepgemm_megamoe"}
+        mega = {"ep_size": 2, "ep_implementation": "deepgemm_megamoe"}
     attempts = {
         "block": lambda: load(folder, "Llama", quantization_config=blocks_of_64),
         "fsdp": lambda: load(folder, "Llama", **nvfp4, **fsdp),
         "save": lambda: bs.save(load(folder, "Llama.packed"), folder / "part"),
-        "style": lambda: load(folder, "GptOss.packed", {"tp_plan": parameters_alone}),
-        "mega": lambda: load(folder, "Qwen3Moe.packed", {"ep_size": 2, **mega}),
+        "style": lambda: load(folder, "GptOss.packed", alone),
+        "style, on load": lambda: load(folder, "GptOss", alone, **mxfp4),
+        "mega": lambda: load(folder, "Qwen3Moe.packed", mega),
+        "mega, on load": lambda: load(folder, "Qwen3Moe", mega, **mxfp4),
     }
     said = {}
     for name, attempt in attempts.items():

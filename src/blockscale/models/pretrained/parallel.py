@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers.distributed.parallel_utils import _AllReduceForward
 from transformers.distributed.tensor_parallel import ALL_PARALLEL_STYLES, MoeExpertsParallel
 
-from blockscale.models.pretrained.plans import CUT_EXPERTS, Plans
+from blockscale.models.pretrained.plans import CUT_EXPERTS, Plans, Rule
 from blockscale.nn import Experts, Linear
 
 _MLA = "mla_kv_a_proj"
@@ -42,17 +42,22 @@ class Ranks:
             if rule is not None:
                 ALL_PARALLEL_STYLES[rule.style].shard_param(layer, name, rule.mesh)
 
+    def check(self, path: str, *, is_sharded: bool) -> Rule | None:
+        """The plan's rule for a layer; an error where a packed one could not follow it."""
+        rule = self._plans.of_module(path)
+        if rule is None and is_sharded:  # nobody would cut x, nor add up the results
+            raise ValueError(
+                f"{path}: the plan cuts its parameters and has no style for the layer: name "
+                f'"{path}" in the plan too'
+            )
+        return rule
+
     def install(self, path: str, twin: Linear | Experts) -> None:
         """Make a packed layer, with its part of the weights, act as the layer that it replaces."""
         styled: Any = twin
         styled._hf_quantized_needs_local_tp = twin.is_sharded
-        rule = self._plans.of_module(path)
+        rule = self.check(path, is_sharded=twin.is_sharded)
         if rule is None:
-            if twin.is_sharded:  # nobody would cut x, nor add up the results
-                raise ValueError(
-                    f"{path}: the plan cuts its parameters and has no style for the layer: name "
-                    f'"{path}" in the plan too'
-                )
             return
         if rule.style == _MLA:
             styled.config = self._text_config
