@@ -10,7 +10,14 @@ import blockscale as bs
 from blockscale.checkpoint import Checkpoint, Settings, plan_conversion, run_plan
 from distributed.logit_bound import logit_bound
 from distributed.ranks import result, run_two_ranks
-from distributed.transformers_ranks import FORMATS, PACKED, TOKENS, logits
+from distributed.transformers_ranks import (
+    FORMATS,
+    LOADED_EXPERTS,
+    PACKED,
+    STORED_EXPERTS,
+    TOKENS,
+    logits,
+)
 
 transformers = pytest.importorskip("transformers", minversion="5.21")
 
@@ -33,6 +40,8 @@ FAMILIES = {
     "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
 }
 LOGITS = range(0, 128, 16)
+NO_STYLE = "layers.0.mlp.experts: the plan cuts its parameters and has no style for the layer"
+MEGA = "layers.0.mlp.experts: DeepGEMM's Mega MoE multiplies by its own weights"
 
 
 @pytest.fixture(scope="module")
@@ -125,32 +134,30 @@ def test_stored_weights_are_saved_whole(folder, family):
     check_same_tensors(folder / f"{family}.saved_again", folder / f"{family}.packed")
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "Qwen3Moe, ep_size",
-        "Qwen3Moe, ep_size/ep_plan",
-        "Qwen3Moe.apart, ep_size",
-        "GptOss, ep_size",
-        "GptOss, tp_plan",
-        "GptOss.fused, ep_size",
-        "GptOss.fused, tp_plan",
-        "Qwen3Moe, on load, ep_size",
-        "GptOss, on load, ep_size",
-        "GptOss, on load, tp_plan",
-    ],
-)
+@pytest.mark.parametrize(("name", "way"), STORED_EXPERTS)
 @ranks
-def test_experts_by_plan(folder, one_rank, way, rank):
-    found = result(folder, "experts_by_plan", rank)[way]
-    check_logits(found, *one_rank(way.partition(",")[0]))
+def test_stored_experts_by_plan(folder, one_rank, name, way, rank):
+    found = result(folder, "experts_by_plan", rank)[f"{name}, {way}"]
+    check_logits(found, *one_rank(name))
 
 
-@pytest.mark.parametrize(
-    "way", ["Qwen3Moe, on load, ep_size", "GptOss, on load, ep_size", "GptOss, on load, tp_plan"]
-)
-def test_experts_of_all_ranks_are_saved(folder, way):
-    check_same_tensors(folder / f"{way}.saved", folder / f"{way.partition(',')[0]}.packed")
+# The default differs between versions of transformers.
+@pytest.mark.parametrize(("name", "way"), [e for e in STORED_EXPERTS if e[1] != "by default"])
+def test_tokens_are_exchanged_where_the_plan_says_so(folder, name, way):
+    count = result(folder, "experts_by_plan")[f"{name}, {way}, exchanges"]
+    assert (count > 0) == (way == "exchanged")
+
+
+@pytest.mark.parametrize(("family", "way"), LOADED_EXPERTS)
+@ranks
+def test_experts_quantised_on_load_by_plan(folder, one_rank, family, way, rank):
+    found = result(folder, "experts_by_plan", rank)[f"{family}, {way}, on load"]
+    check_logits(found, *one_rank(family))
+
+
+@pytest.mark.parametrize(("family", "way"), LOADED_EXPERTS)
+def test_experts_of_all_ranks_are_saved(folder, family, way):
+    check_same_tensors(folder / f"{family}, {way}, on load", folder / f"{family}.packed")
 
 
 @ranks
@@ -179,6 +186,10 @@ def test_fully_sharded_models_are_saved_whole(folder):
         ("block", "o_proj: k=64 over 2 ranks is 32 columns each, which cuts the blocks of bnb_nf4"),
         ("fsdp", "For FSDP, save the packed model first and load that"),
         ("save", "let every rank call model.save_pretrained"),
+        ("style", NO_STYLE),
+        ("style, on load", NO_STYLE),
+        ("mega", MEGA),
+        ("mega, on load", MEGA),
     ],
 )
 def test_what_would_be_wrong_is_refused(folder, attempt, message):

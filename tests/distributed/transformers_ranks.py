@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed.ranks import act_as_rank
 
@@ -14,6 +15,26 @@ FORMATS = {"Llama": "nvfp4", "Qwen3Moe": "kbit4"}
 PACKED = {**FORMATS, "GptOss": "mxfp4"}
 TOKENS = torch.arange(12)[None] * 7 % 128
 
+
+STORED_EXPERTS = [
+    ("Qwen3Moe", "by default"),
+    ("Qwen3Moe", "exchanged"),
+    ("Qwen3Moe", "summed"),
+    ("Qwen3Moe", "left aside"),
+    ("Qwen3Moe.apart", "by default"),
+    ("GptOss", "exchanged"),
+    ("GptOss", "summed"),
+    ("GptOss", "cut"),
+    ("GptOss.fused", "by default"),
+    ("GptOss.fused", "cut"),
+]
+LOADED_EXPERTS = [
+    ("Qwen3Moe", "by default"),
+    ("Qwen3Moe", "summed"),
+    ("GptOss", "exchanged"),
+    ("GptOss", "summed"),
+    ("GptOss", "cut"),
+]
 
 # GPT-OSS has no plan of its own for tensor parallelism. Its experts are [e, k, n] with gates and
 # ups in turn, and have biases, of which ranks have all.
@@ -23,7 +44,27 @@ GPT_OSS = {
     f"{EXPERTS}.down_proj": "colwise",
     EXPERTS: "moe_tp_experts",
 }
-MASKED = {"model.layers.*.mlp.gate": "ep_router", EXPERTS: "moe_tp_experts"}
+
+
+def expert_plan(family, way):
+    """How ranks work with experts; two versions of transformers spell it in two ways.
+
+    Each rank has a part of every expert ("cut"). Or it has whole experts, and either tokens are
+    "exchanged" or masked outputs "summed"; "by default" transformers chooses. A plan that says
+    neither is "left aside" by it.
+    """
+    from transformers.distributed import DistributedConfig
+
+    if way == "cut":
+        return {"tp_plan": GPT_OSS}
+    if way == "left aside":
+        return {"ep_size": 2, "ep_plan": {EXPERTS: "grouped_gemm"}}
+    if hasattr(DistributedConfig, "ep_implementation"):
+        names = {"exchanged": "all_to_all", "summed": "all_reduce", "by default": "auto"}
+        return {"ep_size": 2, "ep_implementation": names[way]}
+    router = {"Qwen3Moe": "gate", "GptOss": "router"}[family]
+    masked = {f"model.layers.*.mlp.{router}": "ep_router", EXPERTS: "moe_tp_experts"}
+    return {"ep_size": 2, **({"ep_plan": masked} if way == "summed" else {})}
 
 
 def load(folder, name, plan=None, **arguments):
@@ -87,29 +128,31 @@ def counting(files):
         setattr(files, name, original)
 
 
+class Exchanges(TorchDispatchMode):
+    """How often ranks have sent each other rows."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += "alltoall" in func.name().replace("_", "")
+        return func(*args, **kwargs or {})
+
+
 def experts_by_plan(folder):
     """From stored weights, fused, apart and one by one, and on load; with and without biases."""
     from blockscale.integrations.transformers import BlockscaleConfig
 
-    dispatched, masked = {"ep_size": 2}, {"ep_size": 2, "ep_plan": MASKED}
-    cut = {"tp_plan": GPT_OSS}
     found = {}
-    for name, plan in (
-        ("Qwen3Moe", dispatched),
-        ("Qwen3Moe", masked),
-        ("Qwen3Moe.apart", dispatched),
-        ("GptOss", dispatched),
-        ("GptOss", cut),
-        ("GptOss.fused", dispatched),
-        ("GptOss.fused", cut),
-    ):
-        found[f"{name}, {'/'.join(plan)}"] = logits(load(folder, f"{name}.packed", plan))
-    for name, plan in (("Qwen3Moe", dispatched), ("GptOss", dispatched), ("GptOss", cut)):
-        config = BlockscaleConfig(PACKED[name])
-        model = load(folder, name, plan, quantization_config=config)
-        way = f"{name}, on load, {'/'.join(plan)}"
-        found[way] = logits(model)
-        model.save_pretrained(folder / f"{way.replace('/', ' ')}.saved")
+    for name, way in STORED_EXPERTS:
+        model = load(folder, f"{name}.packed", expert_plan(name.partition(".")[0], way))
+        with Exchanges() as exchanges:
+            found[f"{name}, {way}"] = logits(model)
+        found[f"{name}, {way}, exchanges"] = torch.tensor(exchanges.count)
+    for family, way in LOADED_EXPERTS:
+        config = BlockscaleConfig(PACKED[family])
+        model = load(folder, family, expert_plan(family, way), quantization_config=config)
+        found[f"{family}, {way}, on load"] = logits(model)
+        model.save_pretrained(folder / f"{family}, {way}, on load")
     return found
 
 
@@ -146,19 +189,30 @@ def fully_sharded(folder):
 
 
 def refused(folder):
-    """What is said of a cut inside a block, of FSDP while quantising, and of saving a part."""
+    """What is said of a cut inside a block, of FSDP while quantising, of saving a part, and so on.
+
+    Two versions of transformers spell Mega MoE in two ways.
+    """
     from transformers.distributed import DistributedConfig
 
     import blockscale as bs
     from blockscale.integrations.transformers import BlockscaleConfig
 
     blocks_of_64 = BlockscaleConfig("bnb_nf4", scale="absmax")
-    nvfp4 = {"quantization_config": BlockscaleConfig("nvfp4")}
+    nvfp4, mxfp4 = ({"quantization_config": BlockscaleConfig(f)} for f in ("nvfp4", "mxfp4"))
     fsdp = {"distributed_config": DistributedConfig(fsdp_size=2)}
+    alone = {"tp_plan": {name: style for name, style in GPT_OSS.items() if name != EXPERTS}}
+    mega = {"ep_size": 2, "ep_plan": {EXPERTS: "megamoe_experts"}}
+    if hasattr(DistributedConfig, "ep_implementation"):
+        mega = {"ep_size": 2, "ep_implementation": "deepgemm_megamoe"}
     attempts = {
         "block": lambda: load(folder, "Llama", quantization_config=blocks_of_64),
         "fsdp": lambda: load(folder, "Llama", **nvfp4, **fsdp),
         "save": lambda: bs.save(load(folder, "Llama.packed"), folder / "part"),
+        "style": lambda: load(folder, "GptOss.packed", alone),
+        "style, on load": lambda: load(folder, "GptOss", alone, **mxfp4),
+        "mega": lambda: load(folder, "Qwen3Moe.packed", mega),
+        "mega, on load": lambda: load(folder, "Qwen3Moe", mega, **mxfp4),
     }
     said = {}
     for name, attempt in attempts.items():

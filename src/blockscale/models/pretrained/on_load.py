@@ -61,12 +61,23 @@ class QuantizeOnLoad(ConversionOps):
 
     def takes(self, model: Any, name: str) -> bool:
         """Weights of the plan; biases of experts too, which are stored otherwise."""
-        if not self.shardings:  # asked for the first time, of a model that has been distributed
-            self.shardings = {path: self._cut(model, path) for path in self.formats}
+        if self.formats and not self.shardings:  # asked for the first time
+            self._look_at_ranks(model)
         path, _, leaf = name.rpartition(".")
         if path not in self.formats:
             return False
         return leaf == "weight" or not isinstance(model.get_submodule(path), Linear | nn.Linear)
+
+    def _look_at_ranks(self, model: Any) -> None:
+        """How those of a model that has been distributed share the layers; an error if they cannot.
+
+        transformers hides the errors of `convert` in its log.
+        """
+        self.shardings = {path: self._cut(model, path) for path in self.formats}
+        self.ranks = ranks_of(model)
+        if self.ranks is not None:
+            for path, shardings in self.shardings.items():
+                self.ranks.check(path, is_sharded=bool(shardings))
 
     def _cut(self, model: Any, path: str) -> Shardings:
         roles = ("weight",) if len(self.formats[path]) == 1 else ("gate", "down")
@@ -154,8 +165,6 @@ class QuantizeOnLoad(ConversionOps):
         self._put(model, path, twin.train(layer.training))
 
     def _put(self, model: Any, path: str, twin: Linear | Experts) -> None:
-        if self.ranks is None:
-            self.ranks = ranks_of(model)
         if self.ranks is not None:
             self.ranks.install(path, twin)
         model.set_submodule(path, twin)

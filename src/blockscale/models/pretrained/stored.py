@@ -42,8 +42,9 @@ class Room(nn.Module):
     """On the device of the layer that will take its place. It has no state, so nothing is missing.
 
     nbytes    as large as that layer, where transformers divides layers among devices by size
-    layer     what is there until then. Tensor parallelism asks for the features of linear layers,
-              and for the names of parameters, of which a user's plan may speak
+    layer     what is there until then. transformers, which distributes rooms, asks for the features
+              of linear layers, for the number of experts, and for the names of parameters, of which
+              a user's plan may speak
     """
 
     room: Tensor
@@ -55,6 +56,7 @@ class Room(nn.Module):
         self.in_features = self.out_features = 0
         if isinstance(layer, nn.Linear):
             self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.num_experts = getattr(layer, "num_experts", 0)
         for name in layer._parameters:
             self.add_module(name, Room(0, nn.Module()))
 
