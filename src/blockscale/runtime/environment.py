@@ -36,8 +36,16 @@ def checks_enabled() -> bool:
     return os.environ.get(CHECKS, "0") not in ("", "0")
 
 
+def _switch(name: str) -> bool | None:
+    """None where nothing was said. "false" would be taken for yes by whoever asks for "0" alone."""
+    asked = os.environ.get(name, "")
+    if asked not in ("", "0", "1"):
+        raise ValueError(f"{name}={asked}: give 1 or 0")
+    return None if asked == "" else asked == "1"
+
+
 def cuda_enabled() -> bool:
-    return os.environ.get("BLOCKSCALE_CUDA", "") != "0"
+    return _switch("BLOCKSCALE_CUDA") is not False
 
 
 def cache_folder() -> Path:
@@ -88,13 +96,12 @@ def compiler_override() -> str | None:
 
 
 def tuned_enabled() -> bool:
-    return os.environ.get("BLOCKSCALE_TUNED", "") != "0"
+    return _switch("BLOCKSCALE_TUNED") is not False
 
 
 def serving_everywhere() -> bool | None:
     """None: on CPUs alone."""
-    asked = os.environ.get("BLOCKSCALE_VLLM", "")
-    return None if asked == "" else asked != "0"
+    return _switch("BLOCKSCALE_VLLM")
 
 
 def serving_x_format() -> str | None:
@@ -102,4 +109,4 @@ def serving_x_format() -> str | None:
 
 
 def proving_enabled() -> bool:
-    return os.environ.get("BLOCKSCALE_PROVE", "") != "0"
+    return _switch("BLOCKSCALE_PROVE") is not False
