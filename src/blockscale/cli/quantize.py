@@ -124,7 +124,11 @@ def quantize(
         raise typer.Exit(_INTERRUPTED) from None
     facts = _facts(plan, source, target, measured)
     files = "1 file" if facts["files"] == 1 else f"{facts['files']} files"
-    out.report(facts, f"wrote {target}: {facts['bytes'] / 1e9:.3f} GB in {files}")
+    out.report(facts, f"wrote {target}: {_size(facts['bytes'])} in {files}")
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.3f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.3f} MB"
 
 
 def parse_size(text: str) -> int:
@@ -143,7 +147,7 @@ def _summary(plan: Plan) -> list[str]:
     chosen = ", ".join(f"{count} to {format}" for format, count in counts.items())
     before = sum(unit.nbytes for unit in plan.units)
     lines = [
-        f"{len(plan.choices)} tensors, {before / 1e9:.3f} GB: {chosen}, in {plan.writer.NAME} files"
+        f"{len(plan.choices)} tensors, {_size(before)}: {chosen}, in {plan.writer.NAME} files"
     ]
     return lines + kept_by_reason(plan.choices)
 
