@@ -188,7 +188,9 @@ def row_sums(seed):
 
 
 INTERRUPTED = """
+import signal
 import torch, blockscale as bs
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 w, x = bs.quantize(torch.randn(512, 512), bs.KBIT4).prepare(), torch.randn(512, 512)
 expected = bs.matmul(x, w)
 try:
