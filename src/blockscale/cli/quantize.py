@@ -146,9 +146,7 @@ def _summary(plan: Plan) -> list[str]:
     counts = Counter(str(choice.format) for choice in plan.choices.values() if choice.format)
     chosen = ", ".join(f"{count} to {format}" for format, count in counts.items())
     before = sum(unit.nbytes for unit in plan.units)
-    lines = [
-        f"{len(plan.choices)} tensors, {_size(before)}: {chosen}, in {plan.writer.NAME} files"
-    ]
+    lines = [f"{len(plan.choices)} tensors, {_size(before)}: {chosen}, in {plan.writer.NAME} files"]
     return lines + kept_by_reason(plan.choices)
 
 
