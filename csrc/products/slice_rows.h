@@ -6,6 +6,7 @@
 // chunk is larger, or a number is not finite, the rests of that chunk are kept, as float32, which holds them exactly.
 #pragma once
 #include <cmath>
+#include <cstdlib>
 
 #include "convert.h"
 #include "products/int8_table.h"
