@@ -25,20 +25,18 @@ struct MixedEpilogue : StagedRows<Shape> {
     BS_DEVICE MixedEpilogue(const Arguments& a, const Accumulators<Shape>& accumulators, u8* staging)
         : Rows(a, staging), accumulators(accumulators) {}
 
-    BS_DEVICE int first_column(int half) const {
-        return tile.n_tile * Shape::TILE_N + (Shape::GATED ? 0 : half * COLUMNS);
-    }
+    static BS_DEVICE int column_of(int half) { return Shape::GATED ? 0 : half * COLUMNS; }  // of the tile
 
     // What the tile needs of memory, while the products run.
     BS_DEVICE void begin(const OutputTile& next) {
-        tile = next;
+        this->aim(next, next.n_tile * Shape::TILE_N);
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             const auto& weight = a.weight[Shape::GATED ? half : 0];
             factor[half] = Shape::Lift::SUM_LIFT * (weight.tensor_scale ? weight.tensor_scale[tile.group] : 1.0f);
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                const int column = first_column(half) + 16 * warp + lane / 4 + j * 8;
+                const int column = tile.n_tile * Shape::TILE_N + column_of(half) + 16 * warp + lane / 4 + j * 8;
                 const long long at = static_cast<long long>(tile.group) * a.n + column;
                 bias[half][j] = weight.bias && column < a.n ? load_number(weight.bias, at, a.bias_dtype) : 0.0f;
             }
@@ -53,9 +51,9 @@ struct MixedEpilogue : StagedRows<Shape> {
     }
 
     BS_DEVICE void store(const Chunk& values, int half, int chunk) const {
-        this->stage(values);
+        this->stage(values, 0);
         ptx::bar_sync(BARRIER, THREADS);
-        this->copy_out(first_column(half), chunk);
+        this->copy_out(0, chunk, column_of(half));
         ptx::bar_sync(BARRIER, THREADS);  // all is read, before the next rows come
     }
 
@@ -65,7 +63,10 @@ struct MixedEpilogue : StagedRows<Shape> {
         for (int half = 0; half < HALVES; half++) {
 #pragma unroll
             for (int i = 0; i < 16; i++) values[half][i / 4][i % 4] = __uint_as_float(sums[half][i]);
-            this->scale(values[half], factor[half], bias[half], chunk, a.x_scale + tile.row);
+            this->scale(values[half], factor[half], bias[half], [&](int row) {
+                const int of_x = tile.row + ROWS * chunk + row;
+                return of_x < tile.end ? a.x_scale[of_x] : 1.0f;
+            });
             if constexpr (!Shape::GATED) store(values[half], half, chunk);
         }
         if constexpr (Shape::GATED) {

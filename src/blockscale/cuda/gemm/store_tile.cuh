@@ -20,10 +20,13 @@ struct TileStore : StagedRows<Shape> {
     using Rows::a, Rows::staging, Rows::thread, Rows::warp, Rows::lane, Rows::tile;
     using Rows::ROWS, Rows::COLUMNS, Rows::PITCH;
     static constexpr int OUT_TILES = Shape::TILES_PER_WARP, CHUNKS = Shape::TILE_M / ROWS;
+    // Chunks go through two places in turn, where shared memory allows it: so a warpgroup meets once for each.
+    static constexpr int PLACES = Rows::WIDE ? 1 : 2;
 
     float* x_scales;  // in shared memory: those of the tile's rows, if there are any
     float factor;
     float bias[OUT_TILES][2];
+    u32 place = 0;  // of the next chunk, in bytes
 
     // `x_scales`: room for TILE_M floats of each warpgroup, if x has scales.
     BS_DEVICE TileStore(const Arguments& a, u8* memory, float* x_scales)
@@ -32,23 +35,23 @@ struct TileStore : StagedRows<Shape> {
     // Where this warpgroup leaves numbers for the other one, and where it finds them.
     BS_DEVICE float4* exchange(bool others) const {
         const int to = others ? (threadIdx.x < 128 ? Shape::STAGING_BYTES : -Shape::STAGING_BYTES) : 0;
-        return reinterpret_cast<float4*>(staging + to + ROWS * PITCH) + thread;
+        return reinterpret_cast<float4*>(staging + to + PLACES * ROWS * PITCH) + thread;
     }
 
-    BS_DEVICE int first_column(int out_tile) const {
-        const int before = Shape::GATED ? 0 : threadIdx.x / 128 * OUT_TILES;
-        return tile.n_tile * Shape::TILE_N + (before + out_tile) * COLUMNS;
+    // Of this warpgroup.
+    static BS_DEVICE int first_column(const OutputTile& tile) {
+        return tile.n_tile * Shape::TILE_N + (Shape::GATED ? 0 : threadIdx.x / 128 * OUT_TILES * COLUMNS);
     }
 
     // Loads what the end of the tile needs, while the last products hide the latency.
     BS_DEVICE void begin(const OutputTile& next) {
-        tile = next;
+        this->aim(next, first_column(next));
         if (a.x_scale) copy_x_scales();
         const auto& weight = a.weight[branch_of_warpgroup<Shape>()];
         factor = Shape::Lift::SUM_LIFT * (weight.tensor_scale ? weight.tensor_scale[tile.group] : 1.0f);
 #pragma unroll
         for (int j = 0; j < 2 * OUT_TILES; j++) {
-            const int column = first_column(j / 2) + 16 * warp + lane / 4 + j % 2 * 8;
+            const int column = first_column(next) + j / 2 * COLUMNS + 16 * warp + lane / 4 + j % 2 * 8;
             bias[j / 2][j % 2] =
                 weight.bias && column < a.n
                     ? load_number(weight.bias, static_cast<long long>(tile.group) * a.n + column, a.bias_dtype)
@@ -64,7 +67,7 @@ struct TileStore : StagedRows<Shape> {
     }
 
     BS_DEVICE void scale(Chunk& values, int out_tile, int chunk) const {
-        Rows::scale(values, factor, bias[out_tile], chunk, x_scales);
+        Rows::scale(values, factor, bias[out_tile], [&](int row) { return x_scales[ROWS * chunk + row]; });
     }
 
     // Of a pair of chunks the first is finished by the warpgroup that has gate, the second by the one that has up.
@@ -108,7 +111,7 @@ struct TileStore : StagedRows<Shape> {
 
     // Chunks of which `owns` is true.
     template <class Sums, class Owns>
-    BS_DEVICE void store(const Sums& sums, const Owns& owns) const {
+    BS_DEVICE void store(const Sums& sums, const Owns& owns) {
         if (a.x_scale) {
             ptx::cp_async_wait<0>();
             ptx::bar_sync(1 + threadIdx.x / 128, 128);
@@ -126,11 +129,14 @@ struct TileStore : StagedRows<Shape> {
                     for (int i = 0; i < 16; i++) values[i / 4][i % 4] = sums[out_tile][4 * first + i / 4][i % 4];
                     scale(values, out_tile, first);
                 }
-                this->stage(values);
+                this->stage(values, place);
                 ptx::bar_sync(1 + threadIdx.x / 128, 128);
                 const int chunk = first + branch_of_warpgroup<Shape>();
-                if (chunk < CHUNKS) this->copy_out(first_column(out_tile), chunk);
-                meet();  // all is read, before the next rows come
+                if (chunk < CHUNKS) this->copy_out(place, chunk, out_tile * COLUMNS);
+                if constexpr (PLACES == 1 || Shape::GATED)
+                    meet();  // all is read, before the next rows come
+                else
+                    place = ROWS * PITCH - place;
             }
     }
 };

@@ -15,4 +15,14 @@ BS_DEVICE void take_registers() {
     BS_PTX(take_registers(COUNT), "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+// The compiler takes the number for one that it cannot compute again, and keeps it in a register.
+#ifdef __CUDACC__
+BS_DEVICE void hold(u32& number) { asm volatile("" : "+r"(number)); }
+BS_DEVICE void hold(int& number) { asm volatile("" : "+r"(number)); }
+BS_DEVICE void hold(long long& number) { asm volatile("" : "+l"(number)); }
+#else
+template <class Number>
+BS_DEVICE void hold(Number&) {}
+#endif
+
 }  // namespace bs::ptx

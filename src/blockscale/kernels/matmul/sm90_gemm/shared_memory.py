@@ -48,6 +48,7 @@ def shared_memory(config: Config, format: Format, out: str, gated: bool) -> Shar
         scaled = groups * TILE_K // 16
     stage = x + tiles * codes + scaled * scales
     wide = out == "float32"
+    places = 1 if wide else 2  # for results, in turn
     row = 4 * (_STAGED_COLUMNS + _PADDING) if wide else 2 * _STAGED_COLUMNS
     return SharedMemory(
         x_bytes=x,
@@ -57,7 +58,7 @@ def shared_memory(config: Config, format: Format, out: str, gated: bool) -> Shar
         scale_tiles=scaled,
         stage_bytes=-(-stage // _SWIZZLED) * _SWIZZLED,
         decoded_bytes=(2 if config.transposed else 4) * scales * config.tiles_per_warp,
-        staging_bytes=_STAGED_ROWS * (row + (4 * _STAGED_COLUMNS if gated else 0)),
+        staging_bytes=_STAGED_ROWS * (places * row + (4 * _STAGED_COLUMNS if gated else 0)),
     )
 
 
