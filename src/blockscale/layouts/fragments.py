@@ -39,8 +39,8 @@ def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int
     In every second step, which only nibbles look up, the top bits of 4 are the tops of the bytes
     that they find, of the first four values, and four bits below, of the others. A fifth bit is the
     sign. Floats are shifted to where a 16-bit float has its fields: those of a pair stand in the
-    same bits of the two halves of a word, and some signs where the shift of the other bits brings
-    them home too.
+    same bits of the two halves of a word. Three pairs of 4 bits come home by a shift each; that
+    leaves the fourth eight bits, which one multiplication brings home.
     """
     pair, half = divmod(value, 2)
     if folded and bits == 4 and bit == 3 and step % 2:
@@ -52,7 +52,8 @@ def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int
     if bits == 3:
         return (step, 4 * value + bit) if step < 3 else (bit, 4 * value + 3)
     if bits == 4:
-        return step, 16 * half + (_SIGN[pair] if bit == 3 else _LOWEST[pair] + bit)
+        # A rotation by 6 brings the last pair to the lower bits, and its halves change places.
+        return step, 16 * (half ^ (pair == 3)) + _FLOAT4[pair][bit]
     if bits == 6:
         word = 3 * (step // 2)
         if bit >= 2:
@@ -63,8 +64,8 @@ def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int
     return divmod((8 * step + value) * bits + bit, 32)  # no kernel reads these: one after the other
 
 
-_SIGN = (15, 12, 14, 13)  # of a float of 4 bits, by pair
-_LOWEST = (6, 3, 0, 9)
+# Where a float of 4 bits has its mantissa, its exponent and its sign, by pair.
+_FLOAT4 = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 14, 10, 11))
 
 
 @lru_cache(maxsize=16)

@@ -33,18 +33,16 @@ struct Decoder<T, E2M1, 4, SYMMETRIC> {
 
     // Without the last multiplication, for those who have another one to make.
     BS_DEVICE void bits(u32 (&d)[4], const u32* words, int q) const {
-        const u32 w = words[q];
-        if (T::is_bfloat16) {
-            d[0] = w & 0x81C081C0u;
-            d[1] = (w << 3) & 0x81C081C0u;
-            d[2] = ((w << 6) & 0x01C001C0u) | ((w << 1) & 0x80008000u);
-            d[3] = ((w >> 3) & 0x01C001C0u) | ((w << 2) & 0x80008000u);
-        } else {
-            d[0] = ((w << 3) & 0x0E000E00u) | (w & 0x80008000u);
-            d[1] = ((w << 6) & 0x0E000E00u) | ((w << 3) & 0x80008000u);
-            d[2] = ((w << 9) & 0x0E000E00u) | ((w << 1) & 0x80008000u);
-            d[3] = (w & 0x0E000E00u) | ((w << 2) & 0x80008000u);
-        }
+        constexpr u32 BFLOAT16 = 0x81C081C0u, FLOAT16 = 0x8E008E00u;  // the fields
+        const u32 w = words[q], turned = ptx::rotate_left(w, 6);
+        d[0] = w & BFLOAT16;
+        d[1] = (w << 3) & BFLOAT16;
+        d[2] = turned & BFLOAT16;
+        // Copies of the eight bits that are left, shifted by 3, 8 and 14: no two of them meet, and each field has one.
+        d[3] = ((turned & 0x001B001Bu) * (1u << 3 | 1u << 8 | 1u << 14)) & BFLOAT16;
+        if (T::is_bfloat16) return;
+#pragma unroll
+        for (int u = 0; u < 4; u++) d[u] = (d[u] * (1u | 1u << 3)) & FLOAT16;  // the sign stays, the others move by 3
     }
 };
 

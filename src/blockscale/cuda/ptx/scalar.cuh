@@ -33,6 +33,17 @@ BS_DEVICE u32 merge_bits(u32 a, u32 b, u32 mask) {
 #endif
 }
 
+// By an instruction of its own: of an expression the compiler makes a shift more wherever the wrapped bits are masked off.
+BS_DEVICE u32 rotate_left(u32 word, int by) {
+#ifdef __CUDACC__
+    u32 d;
+    asm("shf.l.wrap.b32 %0, %1, %1, %2;" : "=r"(d) : "r"(word), "r"(by));
+    return d;
+#else
+    return word << by | word >> (32 - by);
+#endif
+}
+
 // a * b + c. Integer products have a pipe of their own, beside that of shifts and sums.
 BS_DEVICE u32 mad_lo(u32 a, u32 b, u32 c) {
 #ifdef __CUDACC__
