@@ -39,8 +39,7 @@ def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int
     In every second step, which only nibbles look up, the top bits of 4 are the tops of the bytes
     that they find, of the first four values, and four bits below, of the others. A fifth bit is the
     sign. Floats are shifted to where a 16-bit float has its fields: those of a pair stand in the
-    same bits of the two halves of a word. Three pairs of 4 bits come home by a shift each; that
-    leaves the fourth eight bits, which one multiplication brings home.
+    same bits of the two halves of a word.
     """
     pair, half = divmod(value, 2)
     if folded and bits == 4 and bit == 3 and step % 2:
@@ -52,20 +51,26 @@ def place(bits: int, folded: bool, step: int, value: int, bit: int) -> tuple[int
     if bits == 3:
         return (step, 4 * value + bit) if step < 3 else (bit, 4 * value + 3)
     if bits == 4:
-        # A rotation by 6 brings the last pair to the lower bits, and its halves change places.
-        return step, 16 * (half ^ (pair == 3)) + _FLOAT4[pair][bit]
+        return step, _sign_and_three(pair, half, bit)
     if bits == 6:
         word = 3 * (step // 2)
         if bit >= 2:
-            return word + step % 2, 16 * half + 4 * (3 - pair) + bit - 2
+            return word + step % 2, _sign_and_three(pair, half, bit - 2)
         return word + 2, 16 * half + 4 * pair + 2 * (step % 2) + bit
     if bits == 8:
         return 2 * step + pair % 2, 16 * (pair // 2) + 8 * half + bit
     return divmod((8 * step + value) * bits + bit, 32)  # no kernel reads these: one after the other
 
 
-# Where a float of 4 bits has its mantissa, its exponent and its sign, by pair.
-_FLOAT4 = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 14, 10, 11))
+# Where a sign, the last one, and the three bits below it stand, by pair. Three pairs come home by a
+# shift each; that leaves the fourth eight bits of a word, which one multiplication brings home.
+_SIGN_AND_THREE = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 14, 10, 11))
+
+
+def _sign_and_three(pair: int, half: int, bit: int) -> int:
+    if pair == 3:
+        half = 1 - half  # it is rotated by 6 bits before
+    return 16 * half + _SIGN_AND_THREE[pair][bit]
 
 
 @lru_cache(maxsize=16)

@@ -18,6 +18,22 @@ namespace bs::decode {
 template <class T, Element ELEMENT, int BITS, bool SYMMETRIC>
 struct Decoder;
 
+// A sign and three bits below it, of eight codes in a word: pairs of them, in the two halves of a register. The sign comes to
+// its place in a 16-bit float, the others to bits 6 to 8, or UP bits above.
+template <int UP>
+BS_DEVICE void signs_and_three(u32 (&d)[4], u32 w) {
+    constexpr u32 THREE = 0x01C001C0u, HOME = 0x80008000u | THREE;
+    const u32 turned = ptx::rotate_left(w, 6);
+    d[0] = w & HOME;
+    d[1] = (w << 3) & HOME;
+    d[2] = turned & HOME;
+    // Copies of the eight bits that are left, shifted by 3, 8 and 14: no two of them meet, and each place has one.
+    d[3] = ((turned & 0x001B001Bu) * (1u << 3 | 1u << 8 | 1u << 14)) & HOME;
+#pragma unroll
+    for (int u = 0; u < 4; u++)
+        if (UP > 0) d[u] = ptx::mad_lo(d[u] & THREE, (1u << UP) - 1, d[u]);
+}
+
 // Four bits: sign, two of exponent, one of mantissa; as bits of a 16-bit float they mean 2^-LIFT of it.
 template <class T, bool SYMMETRIC>
 struct Decoder<T, E2M1, 4, SYMMETRIC> {
@@ -33,41 +49,30 @@ struct Decoder<T, E2M1, 4, SYMMETRIC> {
 
     // Without the last multiplication, for those who have another one to make.
     BS_DEVICE void bits(u32 (&d)[4], const u32* words, int q) const {
-        constexpr u32 BFLOAT16 = 0x81C081C0u, FLOAT16 = 0x8E008E00u;  // the fields
-        const u32 w = words[q], turned = ptx::rotate_left(w, 6);
-        d[0] = w & BFLOAT16;
-        d[1] = (w << 3) & BFLOAT16;
-        d[2] = turned & BFLOAT16;
-        // Copies of the eight bits that are left, shifted by 3, 8 and 14: no two of them meet, and each field has one.
-        d[3] = ((turned & 0x001B001Bu) * (1u << 3 | 1u << 8 | 1u << 14)) & BFLOAT16;
-        if (T::is_bfloat16) return;
-#pragma unroll
-        for (int u = 0; u < 4; u++) d[u] = (d[u] * (1u | 1u << 3)) & FLOAT16;  // the sign stays, the others move by 3
+        signs_and_three<T::is_bfloat16 ? 0 : 3>(d, words[q]);
     }
 };
 
-// Six bits: four above and two below, which come to stand side by side.
+// Six bits: four above, as if they were a float of 4 bits, and two below.
 template <class T, Element ELEMENT>
 struct SixBits {
     static const int BIAS = ELEMENT == E2M3 ? 1 : 3;
     static const int MANTISSA = ELEMENT == E2M3 ? 3 : 2;
     static const int FIELD = T::is_bfloat16 ? 7 : 10;       // mantissa bits of the 16-bit float
     static const int AT = FIELD - MANTISSA;                 // where the lowest bit comes to stand
-    static const u32 TOP = 0x00010001u * (7u << (AT + 2));  // three bits below the sign
     static const u32 BOTTOM = 0x00010001u * (3u << AT);
     static const int LIFT = (T::is_bfloat16 ? 127 : 15) - BIAS;
 
     BS_DEVICE void load(const float*) {}
 
     BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
-        u32 above = words[3 * (q / 2) + q % 2], below = words[3 * (q / 2) + 2];
+        const u32 below = words[3 * (q / 2) + 2];
+        signs_and_three<AT + 2 - 6>(d, words[3 * (q / 2) + q % 2]);
 #pragma unroll
         for (int u = 0; u < 4; u++) {
             const int from = 4 * u + 2 * (q % 2);
-            u32 p = above << (4 * u);
-            u32 bits = (p & 0x80008000u) | ((p >> (12 - (AT + 2))) & TOP);
-            bits |= (from < AT ? below << (AT - from) : below >> (from - AT)) & BOTTOM;
-            d[u] = T::times(bits, T::power_of_two(LIFT));
+            d[u] |= (from < AT ? below << (AT - from) : below >> (from - AT)) & BOTTOM;
+            d[u] = T::times(d[u], T::power_of_two(LIFT));
         }
     }
 };
