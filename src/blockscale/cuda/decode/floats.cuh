@@ -2,9 +2,9 @@
 //
 // The integer pipe is what a decoding kernel runs out of: it takes half an instruction per cycle, and
 // beside the memory there is time for about two of them a weight. So bits stand where few find them:
-//   - floats of 4 and 6 bits are shifted to where a 16-bit float has its fields (shifts to the left are
-//     multiplications, which another pipe does), then multiplied by a power of two: exact, and right
-//     for subnormals;
+//   - floats of 4 and 6 bits are brought to where a 16-bit float has its fields, by shifts and masks
+//     (shifts to the left are multiplications, which another pipe does), then multiplied by a power of
+//     two: exact, and right for subnormals;
 //   - tables are looked up as bytes in registers (decode/table.cuh), or by the pair in shared memory
 //     (decode/shared_table.cuh);
 //   - floats of 8 bits have a hardware conversion to float16 from sm_89 on.
