@@ -29,7 +29,6 @@ from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
 from bench.decode_tables import decoding  # noqa: E402
 from bench.gemm_tables import gpu_gemm  # noqa: E402
 from bench.quality_tables import importance  # noqa: E402
-from bench.recheck_tables import gpu_recheck  # noqa: E402
 from bench.serving_tables import (  # noqa: E402
     serving_soak,
     serving_speed,
@@ -150,7 +149,6 @@ GENERATORS = {
     "gpu_speed": gpu_speed,
     "gpu_performance": gpu_performance,
     "gpu_gemm": gpu_gemm,
-    "gpu_recheck": gpu_recheck,
     "gpu_verbs": gpu_verbs,
     "gpu_counters": gpu_counters,
     "quality": quality,

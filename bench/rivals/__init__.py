@@ -26,7 +26,7 @@ FORMATS = (
 )  # fmt: skip
 INT8_FORMATS = (bs.NVFP4, bs.MXFP4, bs.KBIT4, bs.KBIT2)  # with x rounded to int8, if asked
 WIDELY_TIMED = (bs.NVFP4, bs.MXFP4, bs.KBIT4)  # on a GPU at every m, the others at
-FEW_ROWS = (1, 16)
+FEW_ROWS = (1, 16, 256, 1024, 4096)
 OTHERS = ("humming", "bitsandbytes")  # of a GPU, besides torch
 
 
