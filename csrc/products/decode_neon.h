@@ -19,19 +19,21 @@ ALWAYS_INLINE uint8x16_t rows_together(uint8x16_t words) {
   return vqtbl1q_u8(words, order);
 }
 
-// The codes of a pair of columns at the bottom of 16-bit lanes, even and odd; bits above them may be anything.
-template <int BITS, int PAIR>
+// The codes of a pair of columns from bit TO of 16-bit lanes, even and odd; bits around them may be anything.
+template <int BITS, int PAIR, int TO>
 ALWAYS_INLINE uint16x8_t codes_of_pair(const uint8_t* quad) {
-  uint16x8_t codes = vdupq_n_u16(0);
-  unrolled<cpu_tiles::piece_count(BITS, PAIR)>([&](auto i) INLINED {
-    constexpr cpu_tiles::Piece p = cpu_tiles::piece(BITS, PAIR, i);
-    constexpr int shift = p.shift, to = p.to;  // constants without optimisation too
-    uint16x8_t bits = vreinterpretq_u16_u8(vld1q_u8(quad + 64 * p.word));
-    if constexpr (shift > 0) bits = vshrq_n_u16(bits, shift);
-    if constexpr (i == 0) codes = bits;
-    else codes = vsliq_n_u16(codes, bits, to);
+  constexpr int spare = cpu_tiles::spare_bits(BITS), pieces = cpu_tiles::piece_count(BITS, PAIR);
+  constexpr cpu_tiles::Piece first = cpu_tiles::piece(BITS, PAIR, 0);
+  constexpr int last = first.word + pieces - 1;
+  uint16x8_t bits = vreinterpretq_u16_u8(vld1q_u8(quad + 64 * last));
+  // The spare bits of words before it go below its own, the last word's being at the top.
+  unrolled<pieces - 1>([&](auto i) INLINED {
+    bits = vsriq_n_u16(bits, vreinterpretq_u16_u8(vld1q_u8(quad + 64 * (last - 1 - i))), spare * (i + 1));
   });
-  return codes;
+  constexpr int from = first.shift - spare * (pieces - 1), shift = from - TO;
+  if constexpr (shift > 0) return vshrq_n_u16(bits, shift);
+  if constexpr (shift < 0) return vshlq_n_u16(bits, -shift);
+  return bits;
 }
 
 // Which codes of a group lie side by side: a row's four columns, as in the layout, or a column's four rows.
@@ -48,34 +50,53 @@ ALWAYS_INLINE uint8x16_t codes_of_group(const uint8_t* quad) {
     if constexpr (shift > 0) codes = vshrq_n_u8(codes, shift);
     return shift + BITS < 8 ? vandq_u8(codes, mask) : codes;
   } else {
-    const uint16x8_t first = codes_of_pair<BITS, 2 * GROUP>(quad), second = codes_of_pair<BITS, 2 * GROUP + 1>(quad);
-    const uint8x16_t codes = vandq_u8(vreinterpretq_u8_u16(vsliq_n_u16(first, second, 8)), mask);
+    const uint16x8_t first = codes_of_pair<BITS, 2 * GROUP, 0>(quad);
+    const uint16x8_t second = codes_of_pair<BITS, 2 * GROUP + 1, 8>(quad);
+    // An insertion with a shift would do it too, but shifts have one pipe of two (N1).
+    const uint8x16_t both = vreinterpretq_u8_u16(vbslq_u16(vdupq_n_u16(0x00ff), first, second));
+    const uint8x16_t codes = vandq_u8(both, mask);
     return ORDER == Order::COLUMN ? rows_together(codes) : codes;
   }
 }
 
+// Codes to bytes.
+template <int BITS>
+struct ByteTable {
+  static constexpr int REGISTERS = BITS <= 4 ? 1 : 1 << (BITS - 4);
+  std::conditional_t<REGISTERS == 1, uint8x16_t, std::conditional_t<REGISTERS == 2, uint8x16x2_t, uint8x16x4_t>> entries;
+
+  ByteTable() = default;
+
+  explicit ByteTable(const void* bytes) {  // [2^BITS]
+    uint8_t padded[16 * REGISTERS] = {};
+    std::memcpy(padded, bytes, 1 << BITS);
+    if constexpr (REGISTERS == 1) entries = vld1q_u8(padded);
+    if constexpr (REGISTERS == 2) entries = vld1q_u8_x2(padded);
+    if constexpr (REGISTERS == 4) entries = vld1q_u8_x4(padded);
+  }
+
+  ALWAYS_INLINE uint8x16_t operator[](uint8x16_t codes) const {
+    if constexpr (REGISTERS == 1) return vqtbl1q_u8(entries, codes);
+    if constexpr (REGISTERS == 2) return vqtbl2q_u8(entries, codes);
+    if constexpr (REGISTERS == 4) return vqtbl4q_u8(entries, codes);
+  }
+};
+
 // PLANES: 2 where the lower half of every value is zero, as of floats of few bits; else 4.
 template <int BITS_, int PLANES>
 struct PlaneDecoder {
-  static constexpr int BITS = BITS_, REGISTERS = BITS <= 4 ? 1 : 1 << (BITS - 4);
+  static constexpr int BITS = BITS_;
   static constexpr float GAIN = 1;
   static constexpr bool ALWAYS_PLAIN = true;
-  uint8x16_t planes[PLANES][REGISTERS];
+  ByteTable<BITS> planes[PLANES];
 
   explicit PlaneDecoder(const Format& format) {
-    uint8_t bytes[16 * REGISTERS] = {};
     for (int p = 0; p < PLANES; ++p) {
+      uint8_t bytes[1 << BITS];
       for (int i = 0; i < 1 << BITS; ++i)
         std::memcpy(bytes + i, reinterpret_cast<const uint8_t*>(format.table + i) + 4 - PLANES + p, 1);
-      for (int r = 0; r < REGISTERS; ++r) planes[p][r] = vld1q_u8(bytes + 16 * r);
+      planes[p] = ByteTable<BITS>(bytes);
     }
-  }
-
-  ALWAYS_INLINE uint8x16_t look_up(int plane, uint8x16_t codes) const {
-    const auto& part = planes[plane];
-    if constexpr (REGISTERS == 1) return vqtbl1q_u8(part[0], codes);
-    if constexpr (REGISTERS == 2) return vqtbl2q_u8({{part[0], part[1]}}, codes);
-    if constexpr (REGISTERS == 4) return vqtbl4q_u8({{part[0], part[1], part[2], part[3]}}, codes);
   }
 
   // Four rows of each column of a group.
@@ -84,7 +105,7 @@ struct PlaneDecoder {
     const uint16x8x2_t upper = upper_halves<CAREFUL>(codes);
     uint8x16_t low[2] = {vdupq_n_u8(0), vdupq_n_u8(0)};
     if constexpr (PLANES == 4)
-      for (int p = 0; p < 2; ++p) low[p] = look_up(p, codes);
+      for (int p = 0; p < 2; ++p) low[p] = planes[p][codes];
     const uint16x8_t lower[2] = {zipped<0>(low), zipped<1>(low)};
     for (int half = 0; half < 2; ++half) {
       columns[2 * half] = vreinterpretq_f32_u16(vzip1q_u16(lower[half], upper.val[half]));
@@ -95,7 +116,7 @@ struct PlaneDecoder {
   // Those of the sixteen float32 values, in order.
   template <bool CAREFUL>
   ALWAYS_INLINE uint16x8x2_t upper_halves(uint8x16_t codes) const {
-    const uint8x16_t high[2] = {look_up(PLANES - 2, codes), look_up(PLANES - 1, codes)};
+    const uint8x16_t high[2] = {planes[PLANES - 2][codes], planes[PLANES - 1][codes]};
     return {{zipped<0>(high), zipped<1>(high)}};
   }
 
