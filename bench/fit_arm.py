@@ -22,6 +22,7 @@ import torch
 
 import blockscale as bs
 from bench.fit_cpu import Timed, fit, rounded, summary
+from blockscale.formats import Codebook, Format
 from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON, Constants, Machine
 from blockscale.kernels.matmul.cpu_cost import count, predict
 from blockscale.kernels.repack.cpu import CPU_TILES
@@ -31,11 +32,20 @@ from blockscale.runtime import device_of, native
 ROOT = Path(__file__).parents[1]
 SWEEP = ROOT / "tests/native/arm_sweep.json"
 TARGET = ROOT / "src/blockscale/kernels/matmul/cpu_counted.py"
+
+
+def _codebook(bits: int) -> Format:
+    """With the table of tests/native/one_product.cpp, on which depends how many slices it has."""
+    half = 1 << bits - 1
+    values = tuple((step + 1) / (half + 1) for step in range(-half, half))
+    return replace(bs.KBIT4, name="", element=Codebook(bits=bits, values=values))
+
+
 FORMATS = {
-    "2 bits": bs.KBIT2,
-    "3 bits": bs.KBIT3,
-    "4 bits": bs.KBIT4,
-    "5 bits": bs.KBIT5,
+    "2 bits": _codebook(2),
+    "3 bits": _codebook(3),
+    "4 bits": _codebook(4),
+    "5 bits": _codebook(5),
     "6 bits": bs.MXFP6_E2M3,
     "8 bits, e4m3": bs.MXFP8,
     "8 bits, e5m2": bs.MXFP8_E5M2,

@@ -8,7 +8,7 @@
 
 namespace blockscale {
 
-constexpr int ABI_VERSION = 9;
+constexpr int ABI_VERSION = 10;
 
 // Instruction sets, each including the ones before it of its line: AVX2 to AMX on x86, NEON to BF16 on ARM. SCALAR is
 // portable code, for x86 without AVX2 and for all other machines.

@@ -155,9 +155,11 @@ EXPORT int64_t bs_amx(const Matmul* call) {
   return bytes_refused([&] { multiply_by_amx(*call); });
 }
 #elif defined(__aarch64__)
+// Streams where the values of a codebook cannot be cut into slices.
 EXPORT int64_t bs_slices(const Matmul* call) {
+  const auto tables = sliced_tables(*call);
+  if (!can_slice(tables)) return bs_stream(call);
   return bytes_refused([&] {
-    const auto tables = integer_tables(*call);
     const ArrangedSlices x(*call);
     for_each_tile(*call, 1, 0, [&](int64_t group, int64_t tile, uint8_t*) {
       dotprod::slices(*call, tables.data(), x.of(group), group, tile);

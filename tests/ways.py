@@ -43,6 +43,12 @@ class Way:
         short = "bf16" in ISAS and self.algorithm in ("", "bfmmla")
         return (tiles and fmt.scale.bits == 32) or ((tiles or short) and fmt.is_codebook)
 
+    def cuts_codebooks(self, fmt):
+        """Whether the values of a codebook may be multiplied as slices, which round them by what
+        the bound of float32 sums leaves to them: csrc/products/slice_table.h."""
+        sliced = "dotprod" in ISAS and self.algorithm in ("", "slices")
+        return self.name == "cpu" and sliced and fmt.is_codebook
+
     @contextmanager
     def only(self):
         """No other kernel but, where this one refuses, the reference; the algorithm where legal."""

@@ -46,40 +46,47 @@ void for_all_tiles(std::initializer_list<const Matmul*> calls, int threads, Work
   });
 }
 
-// The weights of each product as integers.
-std::array<std::array<IntegerTable, 2>, 3> integer_tables_of(std::initializer_list<const Matmul*> calls) {
-  std::array<std::array<IntegerTable, 2>, 3> tables;
-  for (size_t i = 0; i < calls.size(); ++i) tables[i] = integer_tables(*calls.begin()[i]);
-  return tables;
+// Whether products of the same row can read it in one order, which follows the bits of their codes and their runs.
+bool share_x(std::initializer_list<const Matmul*> calls) {
+  const Format& first = (*calls.begin())->format;
+  return std::all_of(calls.begin(), calls.end(), [&](const Matmul* call) {
+    return call->format.bits == first.bits && int8_run(call->format.block) == int8_run(first.block);
+  });
 }
 
 void multiply_int8(std::initializer_list<const Matmul*> calls) {
   const Matmul& first = **calls.begin();
   const Int8Kernel kernel = int8_kernel(first.isa);
   const ArrangedInt8 x(first, kernel.rows, false, kernel.offset);
-  const auto tables = integer_tables_of(calls);
+  std::array<std::array<IntegerTable, 2>, 3> tables;
+  for (size_t i = 0; i < calls.size(); ++i) tables[i] = integer_tables(*calls.begin()[i]);
   for_all_tiles(calls, first.threads, [&](size_t i, int64_t tile) {
     kernel.multiply(*calls.begin()[i], tables[i].data(), x.of(0), 0, tile, nullptr);  // one row needs no stage
   });
 }
 
 #if defined(__aarch64__)
-void multiply_slices(std::initializer_list<const Matmul*> calls) {
+// Whether all products can be made of slices, and were.
+bool multiply_slices(std::initializer_list<const Matmul*> calls) {
+  std::array<std::array<SlicedTable, 2>, 3> tables;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    tables[i] = sliced_tables(*calls.begin()[i]);
+    if (!can_slice(tables[i])) return false;
+  }
   const Matmul& first = **calls.begin();
   const ArrangedSlices x(first);
-  const auto tables = integer_tables_of(calls);
   for_all_tiles(calls, first.threads, [&](size_t i, int64_t tile) {
     dotprod::slices(*calls.begin()[i], tables[i].data(), x.of(0), 0, tile);
   });
+  return true;
 }
 #endif
 
 void multiply_float32(std::initializer_list<const Matmul*> calls) {
-  const Matmul& first = **calls.begin();
 #if defined(__aarch64__)
-  const auto sliced = [](const Matmul* call) { return takes_slices(*call); };
-  if (std::all_of(calls.begin(), calls.end(), sliced)) return multiply_slices(calls);
+  if (multiply_slices(calls)) return;
 #endif
+  const Matmul& first = **calls.begin();
   const ArrangedRows x(first);
   const auto work = float32_kernels(first.isa).stream;
   for_all_tiles(calls, first.threads,
@@ -146,6 +153,10 @@ class Token {
   }
 
   void multiply(std::initializer_list<const Matmul*> calls) const {
+    if (!share_x(calls)) {
+      for (const Matmul* call : calls) multiply({call});
+      return;
+    }
     if (call_.int8) multiply_int8(calls);
     else multiply_float32(calls);
   }

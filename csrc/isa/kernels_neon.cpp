@@ -2,3 +2,4 @@
 #include "products/gemm.h"
 #include "products/stream.h"
 #include "products/int8.h"
+#include "products/rests_neon.h"

@@ -94,8 +94,19 @@ BLOCKSCALE_INT8(i8mm)
 
 constexpr int SLICES = 3;      // of a number of x (slice_rows.h)
 constexpr int SLICE_ROWS = 4;  // of a row tile, at most
-constexpr float SLICED_UNIT = 0.5f;  // of the integers of a weight that slices are multiplied by
-constexpr int MOST_SLICED = 15;      // of them: 32 products with bytes stay below 2^16
+constexpr int MOST_WEIGHT_SLICES = 3;
+
+// Slices that products are compiled for: floats, of four or six bits, have one or two, and codebooks, of two to five, have
+// two or three, those of two bits two. Others are streamed.
+constexpr int least_slices(int bits) { return bits == 4 || bits == 6 ? 1 : 2; }
+constexpr int most_slices(int bits) { return bits >= 3 && bits <= 5 ? MOST_WEIGHT_SLICES : 2; }
+
+// The elements of a weight as integers in slices of eight bits, the highest first; one is worth `unit`. See slice_table.h.
+struct SlicedTable {
+  int8_t integers[MOST_WEIGHT_SLICES][64];
+  int slices;
+  float unit;
+};
 
 // What slices leave of some rows of a chunk.
 struct Rest {
@@ -106,13 +117,19 @@ struct Rest {
 // The slices of a row tile.
 struct SliceRows {
   const uint32_t* words;  // [groups of columns][rows][SLICES]: four columns to a word
-  const float* units;     // [chunks][rows], times SLICED_UNIT
+  const float* units;     // [chunks][rows]: what one is worth
   const Rest* rests;
   int64_t rest_count;
 };
 
+namespace neon {
+// totals[rows][16] += what slices left out of one tile.
+void add_rests(const Format& format, const uint8_t* codes, const uint8_t* scales, const SliceRows& x, int64_t k,
+               int rows, float* totals);
+}  // namespace neon
+
 namespace dotprod {
-void slices(const Matmul& call, const IntegerTable* tables, const SliceRows* x, int64_t group, int64_t tile);
+void slices(const Matmul& call, const SlicedTable* tables, const SliceRows* x, int64_t group, int64_t tile);
 }  // namespace dotprod
 
 namespace bf16 {

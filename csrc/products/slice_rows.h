@@ -1,4 +1,4 @@
-// Rows of numbers as slices of eight bits, for slices_neon.h: the Ozaki scheme, of one operand.
+// Rows of numbers as slices of eight bits, for slices_neon.h: the Ozaki scheme.
 //
 // A chunk of a row, 32 columns, shares a unit, a power of two. A number is an integer of 24 bits times the unit, and a
 // rest of at most half a unit; the integer is three slices: s0 2^16 + s1 2^8 + s2. The rest of a number is left out where
@@ -6,29 +6,16 @@
 // chunk is larger, or a number is not finite, the rests of that chunk are kept, as float32, which holds them exactly.
 #pragma once
 #include <cmath>
-#include <cstdlib>
 
 #include "convert.h"
-#include "products/int8_table.h"
 #include "products/kernels.h"
+#include "products/slice_table.h"
 #include "products/x_rows.h"
 
 namespace blockscale {
 
-// Whether the weights of a product are integers that slices can be multiplied by, and the CPU multiplies bytes.
-inline bool takes_slices(const Matmul& call) {
-  const Format& format = call.format;
-  if (call.isa < DOTPROD || format.decoder != TABLE || format.bits != 4) return false;
-  if (format.block != 16 && format.block != 32) return false;
-  for (const IntegerTable& table : integer_tables(call)) {
-    if (table.unit != SLICED_UNIT) return false;
-    for (int integer : table.integers)
-      if (std::abs(integer) > MOST_SLICED) return false;
-  }
-  return true;
-}
-
-constexpr float LARGEST_IN_SLICES = 127 * 65536 + 127 * 256 + 127;
+constexpr float LARGEST_IN_SLICES = largest_of_slices(SLICES);
+constexpr int LEAST_SLICED_EXPONENT = -63;  // of the largest number of a chunk: its unit is 2^-86 or more
 
 class ArrangedSlices {
  public:
@@ -98,41 +85,44 @@ class ArrangedSlices {
       for (int64_t i = 0; i < count; ++i) to[i] = from_float16(halves[i]);
   }
 
-  // Words of one row, `pitch` apart. Whether the rests have to be kept.
+  // Words of one row, `pitch` apart. Whether the rests have to be kept. What is asked of a number is asked of its bits,
+  // which compilers know how to do for several at a time.
   bool slice(const float* x, float negligible, uint32_t* words, int pitch, float* unit, float* rest) const {
-    float largest = 0;
+    constexpr uint32_t MAGNITUDE = 0x7fffffffu, INFINITE = 0x7f800000u;
+    float finite[CHUNK];
+    uint32_t largest = 0, keep = 0;
     for (int i = 0; i < CHUNK; ++i) {
-      const float size = std::fabs(x[i]);
-      largest = std::max(largest, size <= 0x1.fffffep127f ? size : 0.0f);  // of those that are finite
+      const uint32_t bits = float_to_bits(x[i]), special = (bits & MAGNITUDE) >= INFINITE, kept = bits & (special - 1);
+      finite[i] = bits_to_float(kept);
+      largest = std::max(largest, kept & MAGNITUDE);
+      keep |= special;
     }
-    // Half the unit is a normal number, and so is what one is divided by.
-    int exponent = -102;
-    if (largest >= 0x1p-102f) std::frexp(largest, &exponent);
-    if (std::ldexp(largest, 23 - exponent) > LARGEST_IN_SLICES) ++exponent;
-    const float per_unit = std::ldexp(1.0f, 23 - exponent), one = std::ldexp(1.0f, exponent - 23);
+    int exponent = std::max(int(largest >> 23) - 126, LEAST_SLICED_EXPONENT);  // numbers are below 2 to its power
+    if (bits_to_float(largest) * power_of_two(23 - exponent) > LARGEST_IN_SLICES) ++exponent;
+    const float per_unit = power_of_two(23 - exponent), one = power_of_two(exponent - 23);
     int32_t integers[CHUNK];
-    bool keep = false;
     for (int i = 0; i < CHUNK; ++i) {
-      const bool finite = std::fabs(x[i]) <= 0x1.fffffep127f;
-      const float scaled = finite ? x[i] * per_unit : 0.0f, nearest = std::nearbyint(scaled);
+      const float scaled = finite[i] * per_unit, nearest = std::nearbyint(scaled), left = scaled - nearest;
       integers[i] = int32_t(nearest);
-      rest[i] = finite ? (scaled - nearest) * one : x[i];
-      keep |= !finite | (std::fabs(scaled - nearest) > negligible * std::fabs(scaled));
+      rest[i] = left * one + (x[i] - finite[i]);
+      keep |= float_to_bits(negligible * std::fabs(scaled) - std::fabs(left)) >> 31;  // its sign
     }
-    for (int group = 0; group < cpu_tiles::GROUPS; ++group, words += pitch) {
-      int8_t bytes[SLICES][4];
-      for (int at = 0; at < 4; ++at) {
-        const int32_t integer = integers[order_[4 * group + at]];
-        const int32_t low = int8_t(integer), rounded = (integer - low) / 256, middle = int8_t(rounded);
-        bytes[0][at] = int8_t((rounded - middle) / 256);
-        bytes[1][at] = int8_t(middle);
-        bytes[2][at] = int8_t(low);
-      }
-      std::memcpy(words, bytes, sizeof bytes);
+    int32_t ordered[CHUNK];
+    for (int i = 0; i < CHUNK; ++i) ordered[i] = integers[order_[i]];
+    int8_t slices[SLICES][CHUNK];
+    for (int i = 0; i < CHUNK; ++i) {
+      const int32_t rounded = ordered[i] + 128;
+      slices[0][i] = int8_t(((rounded >> 8) + 128) >> 8);
+      slices[1][i] = int8_t(rounded >> 8);
+      slices[2][i] = int8_t(ordered[i]);
     }
-    *unit = one * SLICED_UNIT;
+    for (int group = 0; group < cpu_tiles::GROUPS; ++group, words += pitch)
+      for (int s = 0; s < SLICES; ++s) std::memcpy(words + s, slices[s] + 4 * group, 4);
+    *unit = one;
     return keep;
   }
+
+  static float power_of_two(int exponent) { return bits_to_float(uint32_t(exponent + 127) << 23); }
 
   int64_t chunks_;
   RowTiles row_tiles_;

@@ -23,6 +23,10 @@ JUDGES = [
     fit_cpu.SWEEPS / f"{each}_cpu_draw2.jsonl"
     for each in ("xeon_avx512", "xeon_amx", "neoverse_n1")
 ]
+SLICED = [
+    bs.NVFP4, bs.MXFP4, bs.MXFP6_E2M3, bs.MXFP6_E3M2, bs.KBIT2, bs.KBIT3, bs.KBIT4, bs.KBIT5,
+    bs.BNB_NF4, bs.BNB_FP4,
+]  # fmt: skip
 ARM_FLOATS = ("stream", "gemm", "bfmmla")
 needs_native = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 
@@ -76,11 +80,16 @@ def test_a_thread_more_than_there_are_tiles_is_no_help():
 
 @pytest.mark.parametrize("isa", CONSTANTS)
 def test_one_row_is_streamed_and_many_are_not(isa):
-    assert cpu.algorithms(problem(bs.KBIT4, m=500, n=4096, k=4096), isa) == ["gemm", "stream"]
-    assert cpu.algorithms(problem(bs.KBIT4, m=1, n=4096, k=4096), isa) == ["stream", "gemm"]
+    def floats(**facts):
+        return [
+            each for each in cpu.algorithms(problem(bs.KBIT4, **facts), isa) if each != "slices"
+        ]
+
+    assert floats(m=500, n=4096, k=4096) == ["gemm", "stream"]
+    assert floats(m=1, n=4096, k=4096) == ["stream", "gemm"]
     if isa != "scalar":  # where both measured about alike from two rows to four
-        spread = problem(bs.KBIT4, m=512, n=512, k=512, groups=256, ragged=True)
-        assert cpu.algorithms(spread, isa)[0] == "stream"  # two rows to an expert
+        # two rows to an expert
+        assert floats(m=512, n=512, k=512, groups=256, ragged=True)[0] == "stream"
 
 
 def test_amx_takes_over_by_its_rule():
@@ -90,14 +99,28 @@ def test_amx_takes_over_by_its_rule():
     assert "amx" not in cpu.algorithms(problem(m=5, n=512, k=512), "avx512")
 
 
-def test_e2m1_is_multiplied_in_slices_where_bytes_are():
-    asked = problem(m=1, n=4096, k=4096)
+@pytest.mark.parametrize("sliced", SLICED, ids=lambda each: each.name)
+def test_one_row_is_multiplied_in_slices_where_bytes_are(sliced):
+    asked = problem(sliced, m=1, n=4096, k=4096)
     assert cpu.algorithms(asked, "dotprod")[0] == "slices"
-    assert cpu.algorithms(problem(m=500, n=4096, k=4096), "dotprod")[0] == "gemm"
+    assert cpu.algorithms(problem(sliced, m=500, n=4096, k=4096), "dotprod")[0] == "gemm"
     for isa in ("neon", "avx512"):
         assert "slices" not in cpu.algorithms(asked, isa)
-    for fmt in (bs.KBIT4, bs.MXFP6_E2M3, bs.MXFP8, bs.BNB_FP4):
-        assert "slices" not in cpu.algorithms(problem(fmt, m=1, n=4096, k=4096), "dotprod")
+
+
+def test_what_cannot_be_cut_into_slices_is_not():
+    assert "slices" not in cpu.algorithms(problem(bs.MXFP8, m=1, n=4096, k=4096), "dotprod")
+    assert "slices" not in cpu.algorithms(problem(bs.KBIT4, m=1, n=4096, k=32), "dotprod")
+
+
+def test_slices_of_a_weight_are_multiplied_one_by_one():
+    """Two of KBIT4 at this k, one of MXFP4."""
+    two, one = (
+        cost(problem(fmt, m=4, n=512, k=4096), "slices", "dotprod", FITTED_ON["dotprod"])
+        for fmt in (bs.KBIT4, bs.MXFP4)
+    )
+    assert two.bounds["multiply-adds"] == pytest.approx(2 * one.bounds["multiply-adds"])
+    assert two.bounds["decoding"] == pytest.approx(one.bounds["decoding"])
 
 
 @pytest.mark.parametrize("m", [1, 2, 64])

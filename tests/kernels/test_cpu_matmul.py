@@ -72,13 +72,16 @@ def test_a_sum_over_several_slabs(native_way, k):
 
 
 def test_one_hot_activations_return_the_decoded_weight(native_way, fmt):
-    """Every column of every row: fp32(fp32(decode * scale) * tensor_scale), bit for bit."""
+    """Every column of every row: fp32(fp32(decode * scale) * tensor_scale), bit for bit, but for
+    codebooks that are cut."""
     k = depth(fmt, 3)
     w = native_way.weight(torch.randn(2, 33, k), fmt)
     for dtype in dtypes_of(native_way):
         y = bs.matmul(torch.eye(k).to(dtype).expand(2, k, k), w, out_dtype=torch.float32)
         if native_way.rounds_weights(fmt, dtype):
             torch.testing.assert_close(y.mT, defined(w), rtol=2.0**-8, atol=0)
+        elif native_way.cuts_codebooks(fmt):
+            torch.testing.assert_close(y.mT, defined(w), rtol=(3 * k / 8 + 4) * 2.0**-24, atol=0)
         else:
             assert torch.equal(y.mT, defined(w))
 
@@ -342,8 +345,9 @@ def test_the_algorithm_follows_the_rows():
     """Many rows are worth decoding a weight once; in between runs whatever is faster."""
     w = bs.quantize(torch.randn(256, 64), bs.KBIT4).prepare()
     ran = {m: choose(bs.explain(torch.randn(m, 64), w).problem).config.algorithm for m in (1, 500)}
-    assert ran == {1: "stream", 500: "gemm"}
+    assert ran[1] in ("stream", "slices")
+    assert ran[500] == "gemm"
     spread = bs.quantize(torch.randn(256, 16, 64), bs.KBIT4).prepare()
     sizes = torch.ones(256, dtype=torch.int64)
     told = bs.explain(torch.randn(256, 64), spread, group_sizes=sizes)
-    assert choose(told.problem).config.algorithm == "stream"  # a row to an expert
+    assert choose(told.problem).config.algorithm in ("stream", "slices")  # a row to an expert

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 
 
-def tiny(kind="Llama", dtype=torch.float32, **options):
+def tiny(kind="Llama", dtype=torch.float32, format=bs.KBIT4, **options):
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=96, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
@@ -21,7 +21,7 @@ def tiny(kind="Llama", dtype=torch.float32, **options):
         tie_word_embeddings=True, **options,
     )  # fmt: skip
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(dtype).eval()
-    bs.quantize_(model, bs.KBIT4, importance=None, progress=False)
+    bs.quantize_(model, format, importance=None, progress=False)
     return model
 
 
@@ -54,6 +54,30 @@ def test_tokens_are_those_of_the_model(kind):
     taken = count_calls(model)
     assert relative(logits(model, TOKENS), expected) < 3 * 160 * 2**-23
     assert taken == [1] * 6
+
+
+MIXED = [
+    (bs.KBIT4, bs.KBIT5),
+    (bs.NVFP4, bs.KBIT2),
+    (bs.KBIT4, bs.MXFP6_E2M3),
+    (bs.MXFP8, bs.KBIT4),
+]
+MIXED_INT8 = [(bs.KBIT4, bs.KBIT2), (bs.NVFP4, bs.KBIT4), (bs.KBIT2, bs.NVFP4)]
+
+
+@pytest.mark.parametrize(
+    ("formats", "x_format"),
+    [*((each, None) for each in MIXED), *((each, "int8") for each in MIXED_INT8)],
+)
+def test_products_of_one_row_may_have_several_formats(formats, x_format):
+    """Codes of other bits, or in other blocks, meet x in another order."""
+    model = tiny(format={"*.k_proj": formats[1], "*": formats[0]})
+    for layer in model.modules():
+        if isinstance(layer, bs.nn.Linear):
+            layer.x_format = x_format
+    expected = logits(model, TOKENS)
+    assert "3 layers in one call" in str(bs.optimize_(model, head=False, x_format=x_format))
+    assert relative(logits(model, TOKENS), expected) < 3 * 160 * 2**-23
 
 
 def count_calls(model):

@@ -21,7 +21,7 @@ def ways_of(case):
     """Instruction set, and algorithm where it is not the case's own."""
     if "int8" in case:
         return [("neon",), ("dotprod",), ("i8mm",)]
-    sliced = [("dotprod", "slices")] if "blocks of 16" in case else []
+    sliced = [] if "8 bits" in case else [("dotprod", "slices")]
     return [("neon",), ("neon", "gemm"), *sliced, ("bf16", "bfmmla")]
 
 

@@ -54,7 +54,9 @@ int run(const Case& which, int64_t rows, int64_t n, int isa, const char* algorit
   std::vector<float> table(256), scale_table(256), x(most * k), out(size_t(most * n));
   // Blocks of 16 are NVFP4's, with multiples of a half, and 6 bits are floats, whose lower halves are zero. Others have
   // codebooks.
-  for (int i = 0; i < 256; ++i) table[size_t(i)] = float(i % 16 - 7) / (which.block == 16 ? 2 : which.bits == 6 ? 8 : 9);
+  const int half = 1 << (which.bits - 1);
+  for (int i = 0; i < 2 * half; ++i)
+    table[size_t(i)] = float(i - half + 1) / float(which.block == 16 ? 2 : which.bits == 6 ? 8 : half + 1);
   scale_table[127] = 1.0f;
   for (size_t i = 0; i < x.size(); ++i) x[i] = float(int(i % 9) - 4) / 4;
   std::vector<uint16_t> short_x(x.size());

@@ -5,6 +5,7 @@
 // prints the number, and a line for each product: its name, a digest of the bits of the results, and the largest error
 // relative to its bound, from a product in float64 of the same weights. Products by `bfmmla` must be those of
 // bfmmla_definition.h, bit for bit.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,9 @@
 #include "bfmmla_definition.h"
 #include "convert.h"
 #include "cpu_tiles.h"
+#if defined(__aarch64__)
+#include "products/slice_table.h"
+#endif
 
 using namespace blockscale;
 
@@ -282,34 +286,94 @@ void check_specials(int isa) {
     }
 }
 
-bool can_be_sliced(const Kind& kind, int isa) {
-  return isa >= DOTPROD && kind.bits == 4 && kind.short_values && (kind.block == 16 || kind.block == 32);
+// How many slices the weight is multiplied in; 0 where it is not.
+int slices_of(const Operands& of, int isa) {
+  if (isa < DOTPROD || of.kind.decoder != TABLE) return 0;
+  const int slices = sliced_table(of.table.data(), of.kind.bits, of.k).slices;
+  return of.kind.block >= 32 || (of.kind.bits == 4 && slices == 1) ? slices : 0;
+}
+
+// E3M2, whose integers have nine bits.
+float e3m2(int code) { return small_float((code & 32) << 2 | (code & 31) << 2, 3); }
+
+// A codebook that ascends about evenly, as those for normal numbers do: its smallest values are not very small.
+float level(int code, int bits) {
+  const float half = float(1 << (bits - 1));
+  return (float(code) - half + 0.5f + uniform() / 16) / half;
+}
+
+Operands with_slices(const Kind& kind, int isa, int64_t k, bool of_e3m2) {
+  Operands of(kind, 37, k, 5);
+  for (int i = 0; i < 1 << kind.bits; ++i)
+    if (of_e3m2) of.table[size_t(i)] = e3m2(i);
+    else if (!kind.short_values) of.table[size_t(i)] = level(i, kind.bits);
+  of.table[0] = 0;
+  if (slices_of(of, isa)) return of;
+  std::fprintf(stderr, "%s cannot be sliced\n", kind.name);
+  std::exit(3);
+}
+
+void check_slices(const Operands& of, int isa, int64_t roundings, double lost, const char* x) {
+  const std::vector<float> out = multiply(of, isa, bs_slices, of.x.data(), FLOAT32);
+  const double error = largest_error(of, out, roundings, lost);
+  if (error <= 1) return;
+  std::fprintf(stderr, "by %d slices, %s, %s: %g of the bound\n", slices_of(of, isa), of.kind.name, x, error);
+  std::exit(3);
 }
 
 // Numbers of x that three slices do not hold: far apart in size, larger where the weight is zero, subnormal.
-void check_slices_of_hard_rows(const Kind& kind, int isa) {
+void check_hard_rows(Operands of, int isa) {
+  const std::vector<float> x = of.x;
   for (const int spread : {8, 24, 60, 200}) {
-    Operands of(kind, 37, kind.block == 16 ? 208 : 192, 5);
-    of.table[0] = 0;
     for (size_t i = 0; i < of.x.size(); ++i) {
-      of.x[i] = std::ldexp(of.x[i], -int(next() % unsigned(spread)));
+      of.x[i] = std::ldexp(x[i], -int(next() % unsigned(spread)));
       if (spread == 200) of.x[i] *= 0x1p-20f;
     }
     for (int64_t column = 0; column < of.k; column += 7)  // nobody's products: their weights are zero in row 0
       if (of.values[size_t(column)] == 0) of.x[size_t(column)] = 0x1p20f;
-    const std::vector<float> out = multiply(of, isa, bs_slices, of.x.data(), FLOAT32);
     const double lost = spread == 200 ? 0x1p-140 : 0;  // of results below the normal numbers
-    const double error = largest_error(of, out, of.k + 4, lost);
-    if (error > 1) {
-      std::fprintf(stderr, "by slices, %s, spread %d: %g of the bound\n", kind.name, spread, error);
-      std::exit(3);
-    }
+    check_slices(of, isa, of.k + 4, lost, "numbers far apart");
   }
+}
+
+// One number to a row: a result is a product, whose error no other hides. It is that of the table and of the sums of
+// slices (slice_table.h).
+void check_single_numbers(Operands of, int isa) {
+  std::fill(of.x.begin(), of.x.end(), 0.0f);
+  for (int64_t row = 0; row < of.m; ++row) of.x[size_t(row * of.k + 37 * row + 3)] = 1 + float(next()) * 0x1p-24f;
+  const double lost = 0x1p-149;  // where a scale is no normal number, nor is the result
+  check_slices(of, isa, of.kind.short_values ? 22 : of.k * 3 / 8 + 4, lost, "single numbers");
+}
+
+void check_slices_of_hard_rows(const Kind& kind, int isa) {
+  const bool floats_of_six = kind.bits == 6 && kind.short_values;
+  const Operands few = with_slices(kind, isa, kind.block == 16 ? 208 : 192, false);
+  const Operands many = with_slices(kind, isa, 4096, floats_of_six);
+  for (const Operands& of : {few, many}) check_hard_rows(of, isa), check_single_numbers(of, isa);
+  const int at_first = slices_of(few, isa), at_last = slices_of(many, isa);
+  // The bound of many columns leaves room for fewer slices of a codebook.
+  const bool expected = kind.short_values ? at_first == 1 && at_last == 1 + floats_of_six
+                                          : at_first >= at_last && (at_last == 2 || kind.bits > 4);
+  if (expected) return;
+  std::fprintf(stderr, "%s: %d slices of few columns, %d of many\n", kind.name, at_first, at_last);
+  std::exit(3);
+}
+
+// Numbers that are so far apart that no slices hold both: floats do.
+void check_codebook_that_no_slices_hold(int isa) {
+  Operands of(KINDS[2], 37, 192, 3);
+  for (size_t i = 0; i < 16; ++i) of.table[i] = std::ldexp(1.0f + 0.1f * float(i), -4 * int(i));
+  const std::vector<float> out = multiply(of, isa, bs_slices, of.x.data(), FLOAT32);
+  if (!slices_of(of, isa) && largest_error(of, out, of.k + 4) <= 1) return;
+  std::fprintf(stderr, "by slices, a codebook of numbers far apart\n");
+  std::exit(3);
 }
 
 // An infinity or NaN of x reaches its own row and no other, with the sign of the weight.
 void check_slices_of_specials(const Kind& kind, int isa) {
   Operands of(kind, 37, 192, 5);
+  if (!kind.short_values)
+    for (int i = 0; i < 1 << kind.bits; ++i) of.table[size_t(i)] = level(i, kind.bits);
   const std::vector<float> before = multiply(of, isa, bs_slices, of.x.data(), FLOAT32);
   of.x[size_t(1 * of.k + 100)] = INFINITY;
   of.x[size_t(3 * of.k + 7)] = NAN;
@@ -330,8 +394,10 @@ int main(int count, char** arguments) {
   std::printf("%d\n", isa);
 #if defined(__aarch64__)
   if (isa >= BF16) check_groups(isa), check_tiny_numbers(isa), check_specials(isa);
-  for (const Kind& kind : KINDS)
-    if (can_be_sliced(kind, isa)) check_slices_of_hard_rows(kind, isa), check_slices_of_specials(kind, isa);
+  if (isa >= DOTPROD) check_codebook_that_no_slices_hold(isa);
+  for (const Kind& kind : KINDS)  // codebooks have five bits at most, and blocks of 16 one slice
+    if (isa >= DOTPROD && kind.decoder == TABLE && (kind.block >= 32 ? kind.bits < 6 || kind.short_values : kind.bits == 4))
+      check_slices_of_hard_rows(kind, isa), check_slices_of_specials(kind, isa);
 #endif
   state = 1;  // the same numbers on every CPU
   for (const Kind& kind : KINDS)
@@ -341,7 +407,7 @@ int main(int count, char** arguments) {
       try_product(of, isa, bs_gemm, "gemm");
 #if defined(__aarch64__)
       if (isa >= BF16) try_bfmmla(of, isa);
-      if (can_be_sliced(kind, isa)) try_product(of, isa, bs_slices, "slices");
+      if (slices_of(of, isa)) try_product(of, isa, bs_slices, "slices");
 #endif
       if (kind.bits == 2 || kind.bits == 4) try_product(Operands(kind, 37, 192, m), isa, bs_int8, "int8");
     }

@@ -19,7 +19,9 @@ from blockscale.ops.matmul import MatmulCall
 from blockscale.ops.operand import as_groups
 from blockscale.runtime import native
 
-_ALGORITHMS = ("stream", "int8")  # of one row of x
+# Of one row of x, and what x is multiplied as. Of float32 the native code takes `slices` where all
+# products of a row can be made so.
+_ALGORITHMS = {"stream": "float32", "slices": "float32", "int8": "int8"}
 
 
 class DecoderLayer(NamedTuple):
@@ -34,21 +36,21 @@ def bind_decoder(
     layers: Sequence[DecoderLayer], norm: Norm, shape: DecoderShape
 ) -> DecoderCall | str:
     """A call for these weights, where they are; or why there is none."""
-    bound, algorithms, kept = [], set(), []
+    bound, ways, kept = [], set(), []
     for layer in layers:
         products = {}
         for name, call in layer.products.items():
             found = _bind(call)
             if isinstance(found, str):
                 return f"{name}: {found}"
-            products[name], algorithm, parts = found
-            algorithms.add(algorithm)
+            products[name], way, parts = found
+            ways.add(way)
             kept.append(parts)
         bound.append(Layer(layer.attention_norm, layer.mlp_norm, products))
-    if len(algorithms) != 1:
-        return f"products run as {' and '.join(sorted(algorithms))}, where one is needed for all"
+    if len(ways) != 1:
+        return f"products run as {' and '.join(sorted(ways))}, where one is needed for all"
     config = native_configs()[0]
-    return DecoderCall(bound, norm, shape, config, int8="int8" in algorithms, kept=kept)
+    return DecoderCall(bound, norm, shape, config, int8="int8" in ways, kept=kept)
 
 
 def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:
@@ -75,7 +77,7 @@ def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:
         activation,
         stand_in[1],
     )
-    return product, config.algorithm, (weights, biases)
+    return product, _ALGORITHMS[config.algorithm], (weights, biases)
 
 
 __all__ = ["CacheRows", "DecoderCall", "DecoderLayer", "DecoderShape", "Norm", "bind_decoder"]

@@ -4,7 +4,8 @@
     gemm    many rows: tiles of weights are decoded to float32 once and meet every row
     amx     bfloat16 x: tiles of weights are decoded to bfloat16 and multiplied by AMX tiles
     bfmmla  bfloat16 x on ARM: weights are decoded to bfloat16 while matrices of it are multiplied
-    slices  E2M1 on ARM: x is cut into slices of eight bits, and dot products of bytes are exact
+    slices  codes of 2 to 6 bits on ARM: x and the values of the weight are cut into slices of
+            eight bits, whose dot products are exact
     int8    x in int8, where that was asked for: dot products of bytes
 
 All sum in float32 in a fixed order: the same bits on each run and for any number of threads.
@@ -22,11 +23,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockscale.formats import E2M1, INT8, Format
+from blockscale.formats import INT8, Format
 from blockscale.kernels.contract import Launch, Parts, Prediction
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
 from blockscale.kernels.matmul.cpu_constants import Machine
 from blockscale.kernels.matmul.cpu_cost import PREDICTED, basis, cost, ranked, swept_machine
+from blockscale.kernels.matmul.cpu_slices import weight_slices
 from blockscale.kernels.native import (
     NativeConfig,
     call_native,
@@ -106,9 +108,8 @@ def algorithms(problem: Problem, isa: str) -> list[str]:
 
 
 def slices(problem: Problem, isa: str) -> bool:
-    """Whether the slices of x can be multiplied: by weights that are small integers."""
-    format = problem.w_kind.format
-    return isa in _DOT_PRODUCTS and format.element == E2M1 and format.block in (16, 32)
+    """Whether there are dot products of bytes, and the weight can be cut into bytes."""
+    return isa in _DOT_PRODUCTS and weight_slices(problem.w_kind.format, problem.k) > 0
 
 
 def by_time(problem: Problem, isa: str, times: dict[str, float]) -> list[str]:

@@ -35,7 +35,8 @@ class Constants:
     start: float  # seconds of a call
     shorten: dict[int, float] = field(default_factory=dict)  # `decode` to bfloat16, for `bfmmla`
     bfmmla: dict[int, float] = field(default_factory=dict)
-    slices: dict[int, float] = field(default_factory=dict)
+    slice_codes: dict[int, float] = field(default_factory=dict)  # `look_up` of `slices`
+    slices: dict[int, float] = field(default_factory=dict)  # for each slice of the weight
     x_slices: float = 0.0  # `x` of `slices`
 
 
@@ -52,8 +53,8 @@ _SWEPT = (
     (
         Machine(
             threads=2,
-            read_bytes_per_s=38210000000.0,
-            flops_per_s=71020000000.0,
+            read_bytes_per_s=39310000000.0,
+            flops_per_s=71160000000.0,
             swept="Neoverse-N1, 2026-11-17",
         ),
         ("neon", "dotprod"),
@@ -105,33 +106,34 @@ CONSTANTS = {
         start=7.974e-06,
     ),
     "neon": Constants(
-        decode={2: 4.885, 3: 5.356, 4: 4.353, 5: 7.636, 6: 7.198, 8: 4.847},
-        look_up={2: 0.0298, 4: 1.757},
-        scale=1.851,
-        store=1.904,
-        stream={1: 1.277, 2: 2.298, 4: 4.723},
-        gemm={1: 2.013, 2: 2.68, 4: 4.023},
-        int8={1: 0.01518, 2: 0.9797, 4: 5.577, 8: 6.629},
-        x=11.77,
-        x_int8=215.0,
-        result=23.51,
-        activation=25.12,
-        start=1.186e-05,
+        decode={2: 5.161, 3: 5.669, 4: 4.859, 5: 6.045, 6: 5.924, 8: 5.958},
+        look_up={2: 0.03826, 4: 0.02288},
+        scale=0.2393,
+        store=2.052,
+        stream={1: 1.17, 2: 2.728, 4: 4.366},
+        gemm={1: 1.88, 2: 3.182, 4: 3.898},
+        int8={1: 1.864, 2: 3.509, 4: 6.301, 8: 11.56},
+        x=39.78,
+        x_int8=3.133,
+        result=22.73,
+        activation=33.7,
+        start=3.797e-07,
     ),
     "dotprod": Constants(
-        decode={2: 4.468, 3: 5.004, 4: 3.688, 5: 7.325, 6: 6.838, 8: 4.493},
-        look_up={2: 0.0421, 4: 0.01231},
-        scale=16.42,
-        store=1.68,
-        stream={1: 1.191, 2: 2.482, 4: 4.787},
-        gemm={1: 2.124, 2: 3.009, 4: 4.189},
-        int8={1: 0.006494, 2: 0.5199, 4: 1.28, 8: 0.9217},
-        x=18.1,
-        x_int8=220.9,
-        result=0.414,
-        activation=7.195,
-        start=6.683e-06,
-        slices={1: 2.052, 2: 3.343, 4: 5.769},
-        x_slices=230.0,
+        decode={2: 5.147, 3: 5.519, 4: 4.772, 5: 6.157, 6: 6.112, 8: 6.084},
+        look_up={2: 0.4842, 4: 0.004128},
+        scale=9.684,
+        store=1.6,
+        stream={1: 1.629, 2: 2.446, 4: 3.888},
+        gemm={1: 2.888, 2: 3.329, 4: 3.829},
+        int8={1: 0.4293, 2: 1.151, 4: 1.844, 8: 3.978},
+        x=51.73,
+        x_int8=35.05,
+        result=0.2327,
+        activation=39.82,
+        start=6.98e-08,
+        slice_codes={2: 2.768, 3: 3.042, 4: 2.964, 5: 4.01, 6: 3.643},
+        slices={1: 0.4091, 2: 1.275, 4: 3.067},
+        x_slices=126.3,
     ),
 }

@@ -20,6 +20,7 @@ from math import ceil
 
 from blockscale.kernels.matmul.cpu_constants import CONSTANTS, FITTED_ON, Constants, Machine
 from blockscale.kernels.matmul.cpu_counted import COUNTED
+from blockscale.kernels.matmul.cpu_slices import weight_slices
 from blockscale.problem import Problem
 
 PREDICTED = ("stream", "gemm", "slices", "int8", "bfmmla")  # algorithms with constants
@@ -48,6 +49,7 @@ class Work:
     rows: float  # of all matrices
     n: int
     weight_bytes: float
+    weight_slices: int = 1  # that each row of x is multiplied by
 
 
 def row_tiles(rows: int, most: int) -> tuple[int, ...]:
@@ -82,6 +84,7 @@ def count(problem: Problem, algorithm: str, isa: str) -> Work:
         rows=problem.rows,
         n=problem.n,
         weight_bytes=busy * branches * problem.n * problem.k * stored,
+        weight_slices=weight_slices(format, problem.k) if algorithm == "slices" else 1,
     )
 
 
@@ -130,14 +133,14 @@ def _steps(work: Work, constants: Constants) -> tuple[float, float]:
     of_codes, of_rows = {
         "stream": (constants.decode, constants.stream),
         "gemm": (constants.decode, constants.gemm),
-        "slices": (constants.look_up, constants.slices),
+        "slices": (constants.slice_codes, constants.slices),
         "int8": (constants.look_up, constants.int8),
         "bfmmla": (constants.shorten, constants.bfmmla),
     }[work.algorithm]
     once = of_codes[work.bits] + constants.scale / min(work.block, _CHUNK)
     if work.algorithm == "gemm":
         once += constants.store
-    return once * work.turns, sum(of_rows[each] for each in work.row_tiles)
+    return once * work.turns, work.weight_slices * sum(of_rows[each] for each in work.row_tiles)
 
 
 def ranked(times: dict[str, float]) -> list[str]:
