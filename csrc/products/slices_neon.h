@@ -19,6 +19,15 @@ struct ArmSlices {
     words += RUN / 4 * M * SLICES;
     if (RUN == cpu_tiles::CHUNK || ++runs % 2 == 0) units += M;
   }
+
+  // Units of x times that of the weight, a row to a lane.
+  template <int M>
+  ALWAYS_INLINE float32x4_t units_of_weight() const {
+    if constexpr (M == 4) return vmulq_n_f32(vld1q_f32(units), unit);
+    const float32x2_t two = M == 2 ? vld1_f32(units) : vdup_n_f32(*units);
+    const float32x2_t scaled = vmul_n_f32(two, unit);
+    return vcombine_f32(scaled, scaled);
+  }
 };
 
 // The codes of a group of a quad as slices, the highest first.
@@ -67,14 +76,13 @@ struct SliceSums {
   // A sum has up to three products of bytes for each of 32 columns, below 2^22 (number_of). What is rounded here is counted
   // in slice_table.h.
   ALWAYS_INLINE void apply(const float* scale, const ArmSlices& x, int first, float32x4_t (*total)[QUADS]) const {
-    const float32x4_t base = vdupq_n_f32(256);
+    const float32x4_t base = vdupq_n_f32(256), units = x.template units_of_weight<M>();
     unrolled<M>([&](auto m) INLINED {
-      const float unit = x.units[m] * x.unit;
       unrolled<COUNT>([&](auto q) INLINED {
         float32x4_t sum = number_of(sums[m][q][0]);
         unrolled<SUMS - 1>([&](auto s) INLINED { sum = vfmaq_f32(number_of(sums[m][q][s + 1]), sum, base); });
         const float32x4_t rows = vld1q_f32(scale + QUAD * (first + q));
-        total[m][first + q] = vfmaq_f32(total[m][first + q], vmulq_n_f32(sum, unit), rows);
+        total[m][first + q] = vfmaq_f32(total[m][first + q], vmulq_laneq_f32(sum, units, m), rows);
       });
     });
   }
