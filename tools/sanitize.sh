@@ -25,7 +25,7 @@ python=${1:-python3}
 build=build/sanitize-$mode
 PATH="$(dirname "$python"):$PATH" # of the virtual environment, cmake
 
-cmake -S csrc -B "$build" -DBLOCKSCALE_SANITIZE=$mode \
+cmake -S csrc -B "$build" -DBLOCKSCALE_SANITIZE=$mode -DBLOCKSCALE_BUILT="$PWD/build/native" \
   -DPython3_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')"
 cmake --build "$build" --parallel
 [ "$tests" ] || exit 0
