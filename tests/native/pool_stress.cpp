@@ -1,15 +1,18 @@
 // The pool of threads under everything that may happen to it at once, for the sanitizers to watch:
 //
-//     pool_stress CASE [openmp]
+//     pool_stress [openmp] CASE...
 //
-// With `openmp`, on the threads of the OpenMP runtime that it is linked to. Returns 0 where every item was done as often as it should be; else says what was not.
+// One case after the other; with `openmp`, on the threads of the OpenMP runtime that it is linked to. Returns 0 where
+// every item was done as often as it should be; else says what was not.
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -244,12 +247,17 @@ const Case CASES[] = {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count > 2) share();
-  for (const Case& each : CASES) {
-    if (count < 2)
-      std::puts(each.name);
-    else if (!std::strcmp(each.name, arguments[1]))
-      return each.run(), 0;
+  if (count < 2)
+    for (const Case& each : CASES) std::puts(each.name);
+  for (int i = 1; i < count; ++i) {
+    if (!std::strcmp(arguments[i], "openmp")) {
+      share();
+      continue;
+    }
+    const auto asked = [&](const Case& each) { return !std::strcmp(each.name, arguments[i]); };
+    const Case* const found = std::find_if(std::begin(CASES), std::end(CASES), asked);
+    if (found == std::end(CASES)) return 2;
+    found->run();
   }
-  return count < 2 ? 0 : 2;
+  return 0;
 }
