@@ -5,6 +5,10 @@
 #include <cstdlib>
 #include <cstring>
 
+// Most of the time is spent in these, whatever the rest is compiled with.
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+
 typedef long long __m128i __attribute__((vector_size(16), may_alias));
 typedef long long __m256i __attribute__((vector_size(32), may_alias));
 typedef long long __m512i __attribute__((vector_size(64), may_alias));
@@ -179,3 +183,5 @@ inline void _tile_loadd(int t, const void* from, int64_t stride) {
 }
 inline void _tile_stored(int t, void* to, int64_t stride) { emulated::tiles.store(t, to, stride); }
 inline void _tile_dpbssd(int to, int a, int b) { emulated::tiles.multiply(to, a, b); }
+
+#pragma GCC pop_options
