@@ -7,8 +7,10 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Python compiles what it imports, which of all that is installed here is a third.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 # What the package needs, without the package, which would be compiled to be asked for its needs.
-DEPENDENCIES := $(BIN)/python -m pip install --quiet --only-deps --config-settings wheel.cmake=false
+DEPENDENCIES := $(INSTALL) --only-deps --config-settings wheel.cmake=false
 # Tests start a hundred processes, each of which would compile the package's Python again.
 unexport PYTHONDONTWRITEBYTECODE
 # As many workers as cores; one that runs out of tests takes some of the other's.
@@ -45,7 +47,7 @@ $(STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 	@# Installing has one core's work to do, so the native code is compiled meanwhile: for its metadata and again for
 	@# the package, unless both have one folder.
 	$(BIN)/python -m pip install --quiet --no-deps --config-settings build-dir=build/native --editable . & native=$$!; \
-	$(if $(TORCH),$(BIN)/python -m pip install --quiet "$(TORCH)" numpy &&) \
+	$(if $(TORCH),$(INSTALL) "$(TORCH)" numpy &&) \
 	{ $(DEPENDENCIES) ".[test,peers]" || { \
 	    echo "peers not installed: comparisons with other libraries will be skipped, by name"; \
 	    $(DEPENDENCIES) ".[test]"; }; } && wait $$native
