@@ -1,6 +1,7 @@
 """`optimize_`: a decoder in one native call, beside the model's own way."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ def tiny(kind="Llama", dtype=torch.float32, format=bs.KBIT4, **options):
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=96, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
-        tie_word_embeddings=True, **options,
+        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
+        **{"max_position_embeddings": 512, **options},
     )  # fmt: skip
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(dtype).eval()
     bs.quantize_(model, format, importance=None, progress=False)
@@ -131,6 +132,61 @@ def test_a_long_answer_outgrows_its_room():
     expected = logits(model, TOKENS, steps=300)
     bs.optimize_(model, head=False, x_format=None)
     assert relative(logits(model, TOKENS, steps=300), expected) < 3 * 305 * 2**-23
+
+
+def test_threads_may_decode_with_one_model():
+    """Each has a cache of its own; what the native call is made of is there once."""
+    model = tiny()
+    bs.optimize_(model)
+    prompts = [TOKENS[:, i : i + 60] for i in range(4)]
+    expected = [logits(model, each, steps=40) for each in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        found = list(pool.map(lambda each: logits(model, each, steps=40), prompts))
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_cache_that_was_copied_or_cropped_shares_nothing():
+    model = tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    with torch.inference_mode():
+        cache = model(TOKENS[:, :5]).past_key_values
+        model(TOKENS[:, 5:6], past_key_values=cache)
+        kept, twin = [layer.keys for layer in cache.layers], copy.deepcopy(cache)
+        before = [each.clone() for each in kept]
+        model(TOKENS[:, 9:10], past_key_values=twin)
+        cache.crop(-1)  # the last token
+        other = model(TOKENS[:, 7:8], past_key_values=cache).logits
+        assert cache.get_seq_length() == 6
+        assert twin.get_seq_length() == 7
+        assert all(map(torch.equal, kept, before))
+        fresh = model(TOKENS[:, :5]).past_key_values
+        assert torch.equal(model(TOKENS[:, 7:8], past_key_values=fresh).logits, other)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "dynamic", "factor": 2.0},
+        {"rope_type": "linear", "factor": 2.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    ],
+)
+def test_rotary_positions_of_every_kind(rope):
+    """Past the end of a table of them, and past the length from which `dynamic` ones change."""
+    options = {"rope_parameters": {"rope_theta": 1e4, **rope}, "max_position_embeddings": 64}
+    model = tiny(**options)
+    expected = logits(model, TOKENS, steps=300)
+    bs.optimize_(model, head=False, x_format=None)
+    assert relative(logits(model, TOKENS, steps=300), expected) < 3 * 305 * 2**-23
+
+
+def test_rotary_positions_that_become_others_are_seen():
+    model, twin = tiny(), tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    logits(model, TOKENS)
+    for each in (model, twin):
+        each.model.rotary_emb.inv_freq = each.model.rotary_emb.inv_freq / 2
+    assert relative(logits(model, TOKENS), logits(twin, TOKENS)) < 3 * 160 * 2**-23
 
 
 def test_generate_is_as_before():

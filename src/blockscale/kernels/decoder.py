@@ -8,9 +8,12 @@ there are. csrc/decoder has these steps in C++, on float32 between layers.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
+import torch
 from torch import Tensor
 
 from blockscale.kernels.native import NativeConfig, call_native, pointer
@@ -45,11 +48,17 @@ class DecoderShape(NamedTuple):
     attention_scale: float
 
 
-class CacheRows(NamedTuple):
-    """Keys and values of a layer, [kv_heads, room, head_dim], with room for one more token."""
+class Caches(Protocol):
+    """Keys and values of all layers, [kv_heads, head_stride], with room for one more token."""
 
-    keys: Tensor
-    values: Tensor
+    @property
+    def addresses(self) -> Sequence[int]: ...  # of each layer's keys, and of its values
+
+    @property
+    def head_stride(self) -> int: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
 
 
 class DecoderCall:
@@ -73,41 +82,42 @@ class DecoderCall:
             )
             for name, product in layer.products.items():
                 setattr(place, name, product)
-        self._norm, self._shape, self._config, self._int8 = norm, shape, config, int8
-        self._kept = kept
+        self._config, self._kept = config, (norm, kept)
+        self._caches: Callable[[], Caches | None] = lambda: None  # whose addresses the layers have
+        # Two threads may decode with one model; what a call is made of is there once.
+        self._lock = Lock()
+        self._call = native.Decode(
+            layers=ctypes.addressof(self._layers),
+            count=len(self._layers),
+            norm=norm.native,
+            **shape._asdict(),
+            int8=int(int8),
+            isa=native.ISAS.index(config.isa),
+        )
 
     def __call__(
         self,
-        x: Tensor,  # [hidden]
+        x: Tensor,  # [..., hidden]
         position: int,
-        cos: Tensor,  # [head_dim] float32
-        sin: Tensor,
-        caches: Sequence[CacheRows],
-        out: Tensor,  # [hidden]
+        rotation: Tensor,  # [2, head_dim] float32: cosines, sines
+        caches: Caches,
+        out: Tensor,  # like x
     ) -> None:
-        for place, cache in zip(self._layers, caches, strict=True):
-            place.keys, place.values = cache.keys.data_ptr(), cache.values.data_ptr()
-            place.head_stride = cache.keys.stride(0)
-        shape = self._shape
-        call = native.Decode(
-            ctypes.addressof(self._layers),
-            len(self._layers),
-            self._norm.native,
-            shape.hidden,
-            shape.heads,
-            shape.kv_heads,
-            shape.head_dim,
-            shape.intermediate,
-            position,
-            pointer(cos),
-            pointer(sin),
-            shape.attention_scale,
-            int(self._int8),
-            pointer(x),
-            pointer(out),
-            native.DTYPES[dtype_name(x.dtype)],
-            native.DTYPES[dtype_name(caches[0].keys.dtype)],
-            native.ISAS.index(self._config.isa),
-            self._config.threads,
-        )
-        call_native("bs_decode", call)
+        with self._lock:
+            if caches is not self._caches():
+                self._place(caches)
+            call = self._call
+            call.position = position
+            call.cos = rotation.data_ptr()
+            call.sin = call.cos + rotation.stride(0) * rotation.element_size()
+            call.x, call.out = x.data_ptr(), out.data_ptr()
+            call.x_dtype = native.DTYPES[dtype_name(x.dtype)]
+            call.threads = self._config.threads
+            call_native("bs_decode", call)
+
+    def _place(self, caches: Caches) -> None:
+        addresses, head_stride = iter(caches.addresses), caches.head_stride
+        for layer, keys, values in zip(self._layers, addresses, addresses, strict=True):
+            layer.keys, layer.values, layer.head_stride = keys, values, head_stride
+        self._call.cache_dtype = native.DTYPES[dtype_name(caches.dtype)]
+        self._caches = ref(caches)

@@ -4,20 +4,21 @@
 of one sequence, on a CPU, without gradients, after a prompt that the cache holds. Everything else,
 prompts first of all, goes the model's own way.
 
-Keys and values stay where transformers keeps them, in the layers of a `DynamicCache`. That one
-copies all of them for each token; here they move to memory with room for more, and a token is
-written behind the others.
+Keys and values stay where transformers keeps them, in the layers of a `DynamicCache`, which show
+memory with room for more tokens (cache_room.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from blockscale import ops
+from blockscale.models.cache_room import CacheRoom
+from blockscale.models.rotation import Rotation
 from blockscale.models.watch import Watch
 from blockscale.nn.linear import Linear
 from blockscale.tensor import QTensor
@@ -29,7 +30,6 @@ _KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _GATED = ("gate_proj", "up_proj", "down_proj")
-_ROOM = 256  # tokens; at least, and half as many as there are
 _HARMLESS = ("cache_position", "return_dict")
 
 
@@ -76,6 +76,7 @@ class FastDecoder:
         self._forward: Callable[..., Any] = stack.forward
         self._call: ops.DecoderCall | None = None
         self._watch: Watch | None = None  # of what the call is bound to
+        self._rotation = Rotation()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args or not self._takes(**kwargs):
@@ -116,7 +117,9 @@ class FastDecoder:
         if use_cache is False or any(rest[name] for name in rest if name not in _HARMLESS):
             return False
         layers = past_key_values.layers
-        if len(layers) != len(self._stack.layers) or not all(map(_is_dynamic, layers)):
+        if len(layers) != len(self._stack.layers):
+            return False
+        if CacheRoom.shown_by(past_key_values) is None and not _are_alike(layers):
             return False
         length = layers[0].keys.shape[-2]
         if position_ids is not None and int(position_ids[0, -1]) != length:
@@ -163,12 +166,11 @@ class FastDecoder:
 
         x = self._stack.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         x = x.contiguous()
-        position = cache.layers[0].keys.shape[-2]
-        rows = [_one_more(layer) for layer in cache.layers]
-        # In float32, whatever the model's dtype: so are the layers.
-        cos, sin = self._stack.rotary_emb(x.float(), position_ids=torch.tensor([[position]]))
         out = torch.empty_like(x)
-        call(x.view(-1), position, cos.view(-1), sin.view(-1), rows, out.view(-1))
+        room = CacheRoom.for_one_more(cache)
+        rotation = self._rotation.at(room.tokens, self._stack.rotary_emb)
+        call(x, room.tokens, rotation, room, out)
+        room.show_one_more(cache.layers)
         return BaseModelOutputWithPast(last_hidden_state=out, past_key_values=cache)
 
 
@@ -218,35 +220,9 @@ def _product(*linears: Linear) -> ops.MatmulCall:
     )
 
 
-def _is_dynamic(layer: Any) -> bool:
-    """With keys [1, kv_heads, tokens, head_dim], of every token."""
-    return type(layer).__name__ == "DynamicLayer" and layer.is_initialized and len(layer.keys) == 1
-
-
-def _one_more(layer: Any) -> ops.CacheRows:
-    """The layer with one token more, whose keys and values are still to be written."""
-    _, _, tokens, _ = layer.keys.shape
-    held = getattr(layer, "_room", None)
-    if held is None or not _has_room(held, layer, tokens):
-        held = ops.CacheRows(_with_room(layer.keys), _with_room(layer.values))
-    layer._room = held
-    layer.keys = held.keys[None, :, : tokens + 1]
-    layer.values = held.values[None, :, : tokens + 1]
-    return held
-
-
-def _has_room(held: ops.CacheRows, layer: Any, tokens: int) -> bool:
-    ours = _begins(held.keys, layer.keys) and _begins(held.values, layer.values)
-    return ours and tokens < held.keys.shape[1]
-
-
-def _begins(held: Tensor, seen: Tensor) -> bool:
-    """Whether what the cache shows is the beginning of what is held for it."""
-    return held.data_ptr() == seen.data_ptr() and held.stride() == seen.stride()[1:]
-
-
-def _with_room(seen: Tensor) -> Tensor:  # [kv_heads, room, head_dim]
-    _, heads, tokens, size = seen.shape
-    held = seen.new_empty(heads, tokens + max(_ROOM, tokens // 2), size)
-    held[:, :tokens] = seen[0]
-    return held
+def _are_alike(layers: Sequence[Any]) -> bool:
+    """Keys and values [1, kv_heads, tokens, head_dim] of every token, in each of them."""
+    if any(type(each).__name__ != "DynamicLayer" or not each.is_initialized for each in layers):
+        return False
+    shapes = {each.shape for layer in layers for each in (layer.keys, layer.values)}
+    return len(shapes) == 1 and shapes.pop()[0] == 1

@@ -5,7 +5,6 @@ from blockscale.ops.builds import builds
 from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
 from blockscale.ops.conversion_ops import dequantize, quantize
 from blockscale.ops.decoder import (
-    CacheRows,
     DecoderCall,
     DecoderLayer,
     DecoderShape,
@@ -54,7 +53,6 @@ __all__ = [
     "FLOAT_DTYPES",
     "VERBS",
     "Answer",
-    "CacheRows",
     "Choice",
     "DecoderCall",
     "DecoderLayer",

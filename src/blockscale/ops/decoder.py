@@ -10,7 +10,7 @@ import torch
 
 from blockscale.kernels.contract import Launch
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
-from blockscale.kernels.decoder import CacheRows, DecoderCall, DecoderShape, Layer, Norm
+from blockscale.kernels.decoder import DecoderCall, DecoderShape, Layer, Norm
 from blockscale.kernels.matmul import cpu
 from blockscale.kernels.native import native_configs
 from blockscale.numerics import parse_activation
@@ -80,4 +80,4 @@ def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:
     return product, _ALGORITHMS[config.algorithm], (weights, biases)
 
 
-__all__ = ["CacheRows", "DecoderCall", "DecoderLayer", "DecoderShape", "Norm", "bind_decoder"]
+__all__ = ["DecoderCall", "DecoderLayer", "DecoderShape", "Norm", "bind_decoder"]
