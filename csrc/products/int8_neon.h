@@ -36,7 +36,14 @@ ALWAYS_INLINE int32x4_t dot4(int32x4_t sums, int8x16_t weights, int8x16_t x) {
 // A subtraction then converts it, where the instruction that converts keeps one pipe of two busy for two cycles (N1).
 constexpr float CONVERTS = 0x1.8p23f;
 
-ALWAYS_INLINE int32x4_t no_sum() { return vreinterpretq_s32_f32(vdupq_n_f32(CONVERTS)); }
+inline const float32x4_t NO_SUM = {CONVERTS, CONVERTS, CONVERTS, CONVERTS};
+
+// Loaded for each sum: compilers would keep it in a register and copy that, by an instruction of the pipes that multiply.
+ALWAYS_INLINE int32x4_t no_sum() {
+  int32x4_t begin;
+  asm volatile("ldr %q0, %1" : "=w"(begin) : "m"(NO_SUM));
+  return begin;
+}
 
 ALWAYS_INLINE float32x4_t number_of(int32x4_t sum) {
   return vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(CONVERTS));
@@ -66,7 +73,8 @@ struct DotSums {
   }
 
   // total[m][quad] += sum * (scale of the weight * scale of x)
-  ALWAYS_INLINE void apply(const float* scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[QUADS]) const {
+  template <int OF>
+  ALWAYS_INLINE void apply(const float* scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[OF]) const {
     unrolled<M>([&](auto m) INLINED {
       unrolled<COUNT>([&](auto q) INLINED {
         const auto both = vmulq_n_f32(vld1q_f32(scale + QUAD * (first + q)), x.scales[m]);
@@ -75,9 +83,11 @@ struct DotSums {
     });
   }
 
-  static ALWAYS_INLINE void store(const float32x4_t (*total)[QUADS], float unit, float* totals) {
-    for (int m = 0; m < M; ++m)
-      for (int q = 0; q < QUADS; ++q) vst1q_f32(totals + m * cpu_tiles::ROWS + q * QUAD, total[m][q] * unit);
+  template <int OF>
+  static ALWAYS_INLINE void store(const float32x4_t (*total)[OF], float unit, float* totals) {
+    unrolled<M>([&](auto m) INLINED {  // in a loop, compilers keep totals in memory from the beginning
+      unrolled<OF>([&](auto q) INLINED { vst1q_f32(totals + m * cpu_tiles::ROWS + q * QUAD, total[m][q] * unit); });
+    });
   }
 };
 
@@ -123,7 +133,8 @@ struct MatrixSums {
     });
   }
 
-  ALWAYS_INLINE void apply(const float* scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[QUADS]) const {
+  template <int OF>
+  ALWAYS_INLINE void apply(const float* scale, const ArmInt8Rows& x, int first, float32x4_t (*total)[OF]) const {
     unrolled<COUNT>([&](auto q) INLINED {
       const float32x4_t rows = vld1q_f32(scale + QUAD * (first + q));
       const float32x4_t scales[2] = {vzip1q_f32(rows, rows), vzip2q_f32(rows, rows)};
@@ -135,7 +146,8 @@ struct MatrixSums {
     });
   }
 
-  static ALWAYS_INLINE void store(const float32x4_t (*total)[QUADS], float unit, float* totals) {
+  template <int OF>
+  static ALWAYS_INLINE void store(const float32x4_t (*total)[OF], float unit, float* totals) {
     store_matrices<M>(total, unit, totals);
   }
 };
@@ -168,34 +180,18 @@ struct Int8Weights {
   }
 };
 
-// A tile whose codes and scales were looked up before: integers in the places that codes of eight bits have.
-struct StagedWeights {
-  template <int M, int COUNT>
-  using Sums = Int8Sums<M, COUNT>;
-  template <int M>
-  static constexpr int QUADS_AT_ONCE = QUADS_OF_ROWS<M>;
-  using Numbers = int8x16_t;
-  static constexpr int BITS = 8, GROUPS_AT_ONCE = 2;
-  static constexpr bool ALWAYS_PLAIN = true;
-  float unit;
-
-  template <bool CAREFUL>
-  ALWAYS_INLINE Numbers decode(uint8x16_t codes) const {
-    return vreinterpretq_s8_u8(codes);
-  }
-};
-
+// A tile's integers, quad after quad and group after group, and its scales, for many rows of x.
 template <int BITS>
 void stage_tile(const IntegerTable& integers, const Format& format, const uint8_t* codes, const uint8_t* scales,
                 int64_t k, int8_t* stage, float* staged_scales) {
   if (format.scale_bytes == 1) decode_scales(format, scales, k / format.block, staged_scales);
   const Int8Weights<BITS> weights(integers);
-  for (int64_t chunk = 0; chunk < cpu_tiles::chunks(k); ++chunk, codes += 64 * BITS) {
+  for (int64_t chunk = 0; chunk < cpu_tiles::chunks(k); ++chunk, codes += 64 * BITS, stage += QUAD * cpu_tiles::CHUNK) {
     prefetch<BITS>(codes);
     unrolled<cpu_tiles::GROUPS>([&](auto group) INLINED {
       unrolled<QUADS>([&](auto q) INLINED {
-        vst1q_s8(stage, weights.template decode<false>(codes_of_group<BITS, group, Order::ROW>(codes + 16 * q)));
-        stage += 16;
+        vst1q_s8(stage + q * QUAD * cpu_tiles::padded(k) + 16 * group,
+                 weights.template decode<false>(codes_of_group<BITS, group, Order::ROW>(codes + 16 * q)));
       });
     });
   }
@@ -207,13 +203,39 @@ void int8_tile(const IntegerTable& integers, const Format& format, const uint8_t
   multiply_runs<M, RUN>(Int8Weights<BITS>(integers), format, codes, scales, ArmInt8Rows{x.words, x.scales}, k, totals);
 }
 
+// totals[M][16], of which a quad has four: runs * RUN are the columns that share a scale.
 template <int M, int RUN>
-void staged_tile(const IntegerTable& integers, Format format, const int8_t* stage, const uint8_t* scales,
+void staged_quad(const int8_t* stage, const float* scales, int64_t runs, ArmInt8Rows x, int64_t k, float unit,
+                 float* totals) {
+  using Sums = Int8Sums<M, 1>;
+  float32x4_t total[M][1] = {};
+  for (int64_t left = k / RUN, of_block = runs; left > 0; --left) {
+    Sums sums;
+    unrolled<RUN / 8>([&](auto step) INLINED {
+      const int8x16_t weights[2][1] = {{vld1q_s8(stage + 32 * step)}, {vld1q_s8(stage + 32 * step + 16)}};
+      sums.template add<2 * step>(weights, x);
+      asm volatile("" ::: "memory");  // as in add_run
+    });
+    sums.apply(scales, x, 0, total);
+    stage += QUAD * RUN;
+    x.template advance<M, RUN>();
+    if (--of_block == 0) {
+      of_block = runs;
+      scales += cpu_tiles::ROWS;
+    }
+  }
+  Sums::store(total, unit, totals);
+}
+
+// One quad for all of k, then the next: its totals stay in registers, where those of a tile would be loaded and stored
+// for every run.
+template <int M, int RUN>
+void staged_tile(const IntegerTable& integers, const Format& format, const int8_t* stage, const uint8_t* scales,
                  const float* staged_scales, const Int8Rows& x, int64_t k, float* totals) {
-  if (format.scale_bytes == 1) scales = reinterpret_cast<const uint8_t*>(staged_scales);
-  format.scale_bytes = 4;
-  multiply_runs<M, RUN>(StagedWeights{integers.unit}, format, reinterpret_cast<const uint8_t*>(stage), scales,
-                        ArmInt8Rows{x.words, x.scales}, k, totals);
+  const float* const decoded = format.scale_bytes == 1 ? staged_scales : reinterpret_cast<const float*>(scales);
+  for (int q = 0; q < QUADS; ++q)
+    staged_quad<M, RUN>(stage + q * QUAD * cpu_tiles::padded(k), decoded + QUAD * q, format.block / RUN,
+                        ArmInt8Rows{x.words, x.scales}, k, integers.unit, totals + QUAD * q);
 }
 
 }  // namespace blockscale::ISA_NAMESPACE

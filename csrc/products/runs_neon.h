@@ -62,14 +62,16 @@ void multiply_runs(const Weights& given, const Format& format, const uint8_t* co
 
 // Sums of instructions that multiply 2xK by Kx2 matrices: a register has two rows of the weight, and of each the sums
 // of two rows of x. total[m] has the first two rows of each quad, total[m + 1] the others.
-template <int M>
-ALWAYS_INLINE void store_matrices(const float32x4_t (*total)[QUADS], float unit, float* totals) {
-  for (int m = 0; m < M; m += 2)
-    for (int q = 0; q < QUADS; ++q) {
-      float* to = totals + m * cpu_tiles::ROWS + q * QUAD;
+template <int M, int OF>
+ALWAYS_INLINE void store_matrices(const float32x4_t (*total)[OF], float unit, float* totals) {
+  unrolled<M / 2>([&](auto pair) INLINED {  // in a loop, compilers keep totals in memory from the beginning
+    unrolled<OF>([&](auto q) INLINED {
+      constexpr int m = 2 * pair;
+      float* const to = totals + m * cpu_tiles::ROWS + q * QUAD;
       vst1q_f32(to, vuzp1q_f32(total[m][q], total[m + 1][q]) * unit);
       vst1q_f32(to + cpu_tiles::ROWS, vuzp2q_f32(total[m][q], total[m + 1][q]) * unit);
-    }
+    });
+  });
 }
 
 }  // namespace blockscale::ISA_NAMESPACE
