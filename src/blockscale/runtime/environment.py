@@ -32,16 +32,16 @@ VARIABLES = {
 }
 
 
-def checks_enabled() -> bool:
-    return os.environ.get(CHECKS, "0") not in ("", "0")
-
-
 def _switch(name: str) -> bool | None:
     """None where nothing was said. "false" would be taken for yes by whoever asks for "0" alone."""
     asked = os.environ.get(name, "")
     if asked not in ("", "0", "1"):
         raise ValueError(f"{name}={asked}: give 1 or 0")
     return None if asked == "" else asked == "1"
+
+
+def checks_enabled() -> bool:
+    return _switch(CHECKS) is True
 
 
 def cuda_enabled() -> bool:
