@@ -38,8 +38,11 @@ constexpr float CONVERTS = 0x1.8p23f;
 
 inline const float32x4_t NO_SUM = {CONVERTS, CONVERTS, CONVERTS, CONVERTS};
 
-// Loaded for each sum: compilers would keep it in a register and copy that, by an instruction of the pipes that multiply.
+// LOADED, for each sum: compilers would keep it in a register and copy that, by an instruction of the pipes that multiply.
+// Where tables take many registers, copies are as quick, or quicker.
+template <bool LOADED = true>
 ALWAYS_INLINE int32x4_t no_sum() {
+  if constexpr (!LOADED) return vreinterpretq_s32_f32(NO_SUM);
   int32x4_t begin;
   asm volatile("ldr %q0, %1" : "=w"(begin) : "m"(NO_SUM));
   return begin;

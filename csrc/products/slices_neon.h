@@ -51,7 +51,7 @@ struct SliceSums {
   ALWAYS_INLINE SliceSums() {
     unrolled<M>([&](auto m) INLINED {
       unrolled<COUNT>([&](auto q) INLINED {
-        unrolled<SUMS>([&](auto s) INLINED { sums[m][q][s] = no_sum(); });
+        unrolled<SUMS>([&](auto s) INLINED { sums[m][q][s] = no_sum<OF_WEIGHT == 1>(); });
       });
     });
   }
