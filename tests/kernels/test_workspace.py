@@ -17,6 +17,7 @@ class Streams:
     def __init__(self, monkeypatch):
         self.capture = None
         self.made = []
+        self._held = []  # what is freed may be at the same address again
         monkeypatch.setattr(workspaces, "_kept", {})
         monkeypatch.setattr(workspaces, "_captured", {})
         monkeypatch.setattr(workspaces, "_make", self._make)
@@ -26,7 +27,8 @@ class Streams:
 
     def _make(self, device, floats, counters):
         self.made.append((floats, counters))
-        return torch.empty(floats), torch.zeros(counters, dtype=torch.int32)
+        self._held.append((torch.empty(floats), torch.zeros(counters, dtype=torch.int32)))
+        return self._held[-1]
 
     def cuStreamGetCaptureInfo_v2(self, stream, status, identity, *others):
         status._obj.value, identity._obj.value = 1, self.capture
