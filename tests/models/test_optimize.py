@@ -9,6 +9,7 @@ import torch
 import blockscale as bs
 import ways
 from blockscale.models.decoder import FastDecoder
+from blockscale.models.rotation import Rotation
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
@@ -187,6 +188,24 @@ def test_rotary_positions_that_become_others_are_seen():
     for each in (model, twin):
         each.model.rotary_emb.inv_freq = each.model.rotary_emb.inv_freq / 2
     assert relative(logits(model, TOKENS), logits(twin, TOKENS)) < 3 * 160 * 2**-23
+
+
+def test_a_thread_may_ask_while_another_fills_a_table():
+    """Of another part of the positions, some of which both have."""
+    rotary, rotation, seen = tiny().model.rotary_emb, Rotation(), []
+    other = copy.copy(rotary)
+
+    def interrupted(x, position_ids):
+        if not seen:
+            seen.append(None)
+            seen[0] = rotation.at(305, rotary).clone()
+        return rotary(x, position_ids)
+
+    rotation.at(0, rotary)
+    other.forward = interrupted
+    rotation.at(300, other)
+    cosines, sines = rotary(torch.empty(0), torch.tensor([[305]]))
+    assert torch.equal(seen[0], torch.cat((cosines[0], sines[0])))
 
 
 def test_generate_is_as_before():

@@ -5,7 +5,7 @@ transformers computes cosines and sines anew for each token, in a dozen calls of
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,28 +16,34 @@ _TOKENS = 256  # of a table
 _FIXED = ("default", "linear", "llama3", "yarn")
 
 
+class _Table(NamedTuple):
+    first: int  # token
+    turns: Tensor  # [tokens, 2, head_dim]
+    frequencies: Any  # that it was made of
+    scaling: float
+
+    def has(self, position: int, rotary: Any) -> bool:
+        made_of_these = (
+            rotary.inv_freq is self.frequencies and rotary.attention_scaling == self.scaling
+        )
+        return made_of_these and 0 <= position - self.first < len(self.turns)
+
+
 class Rotation:
     """Of one decoder, whose rotary positions every call passes: they may have become others."""
 
     def __init__(self) -> None:
-        self._first = 0
-        self._table = torch.empty(0)  # [tokens, 2, head_dim], of tokens from `_first` on
-        self._frequencies: Any = None  # that the table is of
-        self._scaling: Any = None
+        self._table: _Table | None = None  # replaced as a whole: threads share it
 
     def at(self, position: int, rotary: Any) -> Tensor:  # [2, head_dim] float32: cosines, sines
         if getattr(rotary, "rope_type", None) not in _FIXED:
             return _computed(rotary, position, 1)[0]
-        place = position - self._first
-        if not 0 <= place < len(self._table) or not self._is_of(rotary):
-            self._frequencies, self._scaling = rotary.inv_freq, rotary.attention_scaling
-            self._first, place = position, 0
-            self._table = _computed(rotary, position, _TOKENS)
-        return self._table[place]
-
-    def _is_of(self, rotary: Any) -> bool:
-        scaling: float = rotary.attention_scaling
-        return rotary.inv_freq is self._frequencies and scaling == self._scaling
+        table = self._table
+        if table is None or not table.has(position, rotary):
+            turns = _computed(rotary, position, _TOKENS)
+            table = _Table(position, turns, rotary.inv_freq, rotary.attention_scaling)
+            self._table = table
+        return table.turns[position - table.first]
 
 
 def _computed(rotary: Any, first: int, tokens: int) -> Tensor:
