@@ -1,6 +1,7 @@
 """Times many configs of the streaming CUDA kernel on problems drawn at random, for the cost model.
 
     python -m bench.sweep draw --seed 5 --problems 90 plan.json       # anywhere
+    python -m bench.sweep again sweep.jsonl ... plan.json             # the problems of old sweeps
     python -m bench.sweep time plan.json sweep.jsonl                  # on a GPU
 
 A draw is fixed by its seed: n, k, m, format and verb of each problem; of its configs, those that
@@ -29,8 +30,8 @@ from blockscale.kernels.matmul import stream
 from blockscale.kernels.matmul.stream.choice import ranked_by_prediction
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.cost import cost
-from blockscale.kernels.matmul.stream.exceptions import read_config
-from blockscale.kernels.matmul.stream.space import every_config
+from blockscale.kernels.matmul.stream.exceptions import exception, read_config
+from blockscale.kernels.matmul.stream.space import every_config, is_legal
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import Device, gpu
 from blockscale.runtime.cuda import cubin
@@ -104,6 +105,25 @@ def draw(seed: int, problems: int, best: int, others: int) -> Plan:
         ]
         rest = [each for each in likely if each not in first]
         plan.append((problem, [*first, *order.sample(rest, min(others, len(rest)))]))
+    return plan
+
+
+def again(sweeps: list[Path], best: int, earlier: int) -> Plan:
+    """Problems of stored sweeps, to be timed with other kernels than they were: configs that are
+    ranked first now, those that were the fastest then, and what an exception says."""
+    timed: dict[Problem, dict[Config, float]] = {}
+    for path in sweeps:
+        for line in path.read_text().splitlines():
+            facts, rows = json.loads(line)
+            of_problem = timed.setdefault(problem_of(facts), {})
+            of_problem.update({read_config(row[0]): row[-1] for row in rows})
+    plan = []
+    for problem, times in timed.items():
+        told = exception(problem)
+        known = [] if told is None else [told.config]
+        fastest = sorted((each for each in times if is_legal(each, problem)), key=times.__getitem__)
+        first = ranked_by_prediction(problem)[:best]
+        plan.append((problem, [*dict.fromkeys([*first, *known, *fastest[:earlier]])]))
     return plan
 
 
@@ -276,6 +296,11 @@ def main() -> None:
     drawing.add_argument("--problems", type=int, default=90)
     drawing.add_argument("--best", type=int, default=16, help="configs that the model ranks first")
     drawing.add_argument("--others", type=int, default=8, help="of the rest, at random")
+    repeating = commands.add_parser("again", help="problems of stored sweeps, into a file")
+    repeating.add_argument("sweeps", type=Path, nargs="+")
+    repeating.add_argument("plan", type=Path)
+    repeating.add_argument("--best", type=int, default=4, help="configs that the model ranks first")
+    repeating.add_argument("--earlier", type=int, default=2, help="that were the fastest")
     for name in ("time", "serve"):
         timing = commands.add_parser(name)
         timing.add_argument("plan", type=Path)
@@ -283,6 +308,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.command == "draw":
         write_plan(draw(args.seed, args.problems, args.best, args.others), args.plan)
+    elif args.command == "again":
+        write_plan(again(args.sweeps, args.best, args.earlier), args.plan)
     else:
         (time_plan if args.command == "time" else serve)(args.plan, args.out)
 

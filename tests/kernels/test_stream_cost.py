@@ -169,10 +169,9 @@ def test_timings_are_of_the_ctas_that_an_sm_held(tmp_path):
 @pytest.fixture(scope="module")
 def exceptional():
     """Problem, config and time of each exception that follows from the stored sweeps."""
-    names = ("recorded_shapes", "experts_and_codes", "recorded_again")
-    shapes = [SWEEPS / f"h200_{name}.jsonl" for name in names]
+    timings = fit_stream.read([SWEEPS / "h200_recorded_shapes.jsonl"])
     found = []
-    for *key, numbers, took, _ in fit_stream.exceptions(fit_stream.read(shapes)):
+    for *key, numbers, took, _ in fit_stream.exceptions(timings):
         w, x, m, n, k, groups, ragged, gated = key
         facts = {"groups": groups, "ragged": ragged, "gated": gated, "x": x}
         facts["activation"] = "silu" if gated else ""
