@@ -33,7 +33,7 @@ _NEAR = 1.5  # configs that take longer than so many times the best count little
 class Timed(NamedTuple):
     problem: Problem  # as the model sees it: of a gradient, the product that it is
     times: dict[Config, float]  # microseconds
-    cublas: float
+    cublas: float | None  # not in sweeps of bench.kernel_choice
 
 
 def read(paths: Iterable[str | Path]) -> list[Timed]:
@@ -47,7 +47,7 @@ def read(paths: Iterable[str | Path]) -> list[Timed]:
             made = problem(name, **asked)
             if made.verb == "input_grad":
                 made = as_product(made)
-            found.append(Timed(made, times, facts["cublas"]))
+            found.append(Timed(made, times, facts.get("cublas")))
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import blockscale as bs
-from bench import fit_gemm, skewed_groups
+from bench import fit_gemm, kernel_choice
 from bench.fit_stream import SWEEPS
 from blockscale import ops
 from blockscale.kernels.cuda.layout import fragments
@@ -31,16 +31,8 @@ def judged():
 
 
 def test_choices_on_problems_that_nothing_was_fitted_to(judged):
+    """Some of them with clusters that share the k of a tile among the best."""
     assert len(judged) >= 60
-    regrets = [fit_gemm.regret(each) for each in judged]
-    assert median(regrets) <= 1.03
-    assert max(regrets) <= 1.14
-
-
-def test_choices_among_configs_that_split_k_in_clusters():
-    """Its constants were written down before any such config had been timed."""
-    judged = fit_gemm.read([SWEEPS / "h200_dense_draw1.jsonl", SWEEPS / "h200_dense_draw2.jsonl"])
-    assert len(judged) >= 90
     assert sum(any(config.k_parts > 1 for config in each.times) for each in judged) >= 20
     regrets = [fit_gemm.regret(each) for each in judged]
     assert median(regrets) <= 1.03
@@ -69,23 +61,32 @@ def test_tiles_of_equal_groups_are_counted():
 
 
 def test_choices_of_kernel_and_config_where_groups_are_skewed():
-    """Sizes of groups are on the device. The first draw decided what is assumed of them."""
-    for name, mean, worst in (("draw1", 1.08, 1.28), ("draw2", 1.09, 1.29)):
-        judged = skewed_groups.read(SWEEPS / f"h200_skewed_{name}.jsonl")
-        regrets = [skewed_groups.regret(each) for each in judged]
+    """Sizes of groups are on the device, which decides by them whether tiles are split, and not of
+    which shape they are. The first draw decided what is assumed of them."""
+    for name, mean, worst in (("draw1", 1.05, 1.2), ("draw2", 1.08, 1.25), ("draw3", 1.05, 1.2)):
+        judged = kernel_choice.read(SWEEPS / f"h200_skewed_{name}.jsonl")
+        regrets = [kernel_choice.regret(each) for each in judged]
         assert len(judged) >= 24
         assert sum(regrets) / len(regrets) <= mean
         assert max(regrets) <= worst
 
 
+def test_choices_of_kernel_and_config_where_rows_are_few():
+    """Either kernel may be the faster. That of the Hopper GEMM was fitted to the first draw."""
+    judged = kernel_choice.read(SWEEPS / "h200_rows_draw2.jsonl")
+    regrets = [kernel_choice.regret(each) for each in judged]
+    assert len(judged) >= 60
+    assert sum(min(each.streamed.values()) < min(each.tiled.values()) for each in judged) >= 15
+    assert sum(regrets) / len(regrets) <= 1.02
+    assert max(regrets) <= 1.15
+
+
 def test_choices_of_gradients_on_problems_that_nothing_was_fitted_to():
-    judged = fit_gemm.read(
-        [SWEEPS / "h200_gradient_draw2.jsonl", SWEEPS / "h200_gradient_draw3.jsonl"]
-    )
+    judged = fit_gemm.read([SWEEPS / "h200_gradient_draw2.jsonl"])
     regrets = [fit_gemm.regret(each) for each in judged]
-    assert len(judged) >= 34
+    assert len(judged) >= 24
     assert median(regrets) <= 1.03
-    assert max(regrets) <= 1.17
+    assert max(regrets) <= 1.1
 
 
 def test_predictions_on_problems_that_nothing_was_fitted_to(judged):

@@ -65,12 +65,14 @@ void check_whole(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
     check_rows(order, RAGGED ? starts[a.groups] : a.m * a.groups);
 }
 
+// Returns whether any tile is split.
 template <bool RAGGED>
-void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
+bool check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
     using S = Shape<RAGGED>;
     const std::vector<int> starts = starts_of<S, false>(a, rows);
     const gemm::TileOrder<S> order(a, starts.data());
     check_rows(order, RAGGED ? starts[a.groups] : a.m * a.groups);
+    bool any_split = false;
     std::map<int, std::map<int, std::pair<int, int>>> parts;  // tile -> first turn -> end, cluster
     int turns = 0;
     for (unsigned c = 0; c < gridDim.x; c++) {
@@ -84,6 +86,7 @@ void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
     }
     expect(int(parts.size()) == order.count(), "every tile is taken");
     for (const auto& [tile, each] : parts) {
+        any_split |= each.size() > 1;
         int at = 0;
         std::vector<int> others;
         for (const auto& [first, end] : each) {
@@ -108,6 +111,7 @@ void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
         }
     for (const auto& each : seen) expect(each.second == 1, "a tile of the output comes once");
     expect(int(seen.size()) == S::CLUSTER * order.count(), "no two are the same");
+    return any_split;
 }
 
 void check_parts(const gemm::WgmmaArguments& a) {
@@ -136,7 +140,10 @@ int main(int argc, char** argv) {
     gridDim = {unsigned(facts[5]), 2, 1};
     std::vector<int> rows;
     for (int i = 9; i < argc; i++) rows.push_back(std::atoi(argv[i]));
+    a.cycles = gemm::TileCycles{1.0f, 0.0f, 0.0f, 0.0f};
     facts[4] ? check<true>(a, rows) : check<false>(a, rows);
+    a.cycles.split = 1e9f;
+    expect(!facts[4] || !check<true>(a, rows), "tiles of ragged groups are split where that takes less time");
     facts[4] ? check_whole<true>(a, rows) : check_whole<false>(a, rows);
     if (!facts[4]) check_parts(a);
     std::puts("right");

@@ -8,7 +8,10 @@
 // have been done: these begin with theirs.
 //
 // With PARTS a cluster has one tile, and each of its CTAs a part of its turns: gemm/cluster_sums.cuh.
+//
+// How many tiles ragged groups have is found on the device, and so is whether it pays to split them.
 #pragma once
+#include "gemm/tile_cycles.cuh"
 #include "gemm/tile_order.cuh"
 
 namespace bs::gemm {
@@ -34,6 +37,8 @@ struct Work {
         count = order.count();
         next = blockIdx.x;
         if (!order.a.split) return;
+        if constexpr (Shape::RAGGED)
+            if (!splitting_pays(order.a.cycles, count, clusters)) return;
         const int left = count % clusters;
         const int tiles = left == 0 ? 0 : count < clusters ? left : left + clusters;
         split = tiles * turns;

@@ -71,6 +71,23 @@ static_assert(BS_OFFSET_OF(Arguments, group_sizes) == 184, "");
 
 namespace bs::gemm {
 
+// By which the device decides whether tiles of ragged groups are split: sm90_gemm/cost.py.
+struct TileCycles {
+    float tile;
+    float split;  // of leaving sums of parts of tiles and adding them, once
+    float sums;  // of adding one part's
+    float crossing;  // more, where a cluster has parts of two tiles
+};
+static_assert(sizeof(TileCycles) == 16, "as ctypes has it");
+static_assert(BS_OFFSET_OF(TileCycles, tile) == 0, "");
+static_assert(BS_OFFSET_OF(TileCycles, split) == 4, "");
+static_assert(BS_OFFSET_OF(TileCycles, sums) == 8, "");
+static_assert(BS_OFFSET_OF(TileCycles, crossing) == 12, "");
+
+}  // namespace bs::gemm
+
+namespace bs::gemm {
+
 // Of kernels for which TMA copies x and weights.
 struct alignas(64) WgmmaArguments {
     TensorMap x_map;
@@ -99,8 +116,9 @@ struct alignas(64) WgmmaArguments {
     float* partial;  // sums of parts of tiles
     u32* arrivals;  // flags, zero between launches
     int band;  // tiles of x whose rows stay in the L2 cache
-    int split;  // whether tiles that fill no round are split along k
-    u8 end[40];
+    int split;  // whether tiles that fill no round are split along k, where it pays
+    TileCycles cycles;  // of ragged groups
+    u8 end[24];
 };
 static_assert(sizeof(WgmmaArguments) == 896, "as ctypes has it");
 static_assert(BS_OFFSET_OF(WgmmaArguments, x_map) == 0, "");
@@ -130,6 +148,7 @@ static_assert(BS_OFFSET_OF(WgmmaArguments, partial) == 832, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, arrivals) == 840, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, band) == 848, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, split) == 852, "");
-static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 856, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, cycles) == 856, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 872, "");
 
 }  // namespace bs::gemm

@@ -77,6 +77,19 @@ def address_of(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+class TileCycles(Structure):
+    """By which the device decides whether tiles of ragged groups are split: sm90_gemm/cost.py."""
+
+    HEADER = Header("gemm_arguments", "gemm")
+    MEMBERS = (
+        Member("float", "tile"),
+        Member("float", "split", "of leaving sums of parts of tiles and adding them, once"),
+        Member("float", "sums", "of adding one part's"),
+        Member("float", "crossing", "more, where a cluster has parts of two tiles"),
+    )
+    _fields_ = fields(MEMBERS)
+
+
 class WgmmaArguments(Structure):
     """Of kernels for which TMA copies x and weights."""
 
@@ -90,8 +103,9 @@ class WgmmaArguments(Structure):
         Member("float*", "partial", "sums of parts of tiles"),
         Member("u32*", "arrivals", "flags, zero between launches"),
         Member("int", "band", "tiles of x whose rows stay in the L2 cache"),
-        Member("int", "split", "whether tiles that fill no round are split along k"),
-        Member("u8", "end", length=-(sizeof(Arguments) + 24) % 64),
+        Member("int", "split", "whether tiles that fill no round are split along k, where it pays"),
+        Member(TileCycles, "cycles", "of ragged groups"),
+        Member("u8", "end", length=-(sizeof(Arguments) + 24 + sizeof(TileCycles)) % 64),
     )
     _fields_ = fields(MEMBERS)
 

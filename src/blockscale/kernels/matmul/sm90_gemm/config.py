@@ -21,7 +21,9 @@ class Config(BaseConfig):
     tiles_per_warp: int  # of 16 rows of w each
     stages: int
     cluster: int  # CTAs that share rows of x
-    split: bool = False  # stream-K: tiles that fill no round of the clusters are split along k
+    # Stream-K: tiles that fill no round of the clusters are split along k. How many tiles ragged
+    # groups have, the device knows: it splits them where that takes less time.
+    split: bool = False
     transposed: bool = False  # sums run over rows of w: n of a problem counts its columns
     k_parts: int = 1  # CTAs of a cluster that share the k of one tile
 

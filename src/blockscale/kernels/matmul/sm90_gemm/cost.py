@@ -1,15 +1,16 @@
 """How long cuda/kernels/sm90_gemm.cu should take: rounds of tiles, each bound by what is slowest.
 
-Constants are fitted to a stored sweep by bench.fit_gemm and judged on another, but for `join` and
-`join_sums`, which were estimated and choose better than fitted ones. Decoding and
+Constants are fitted to a stored sweep by bench.fit_gemm and judged on another. Decoding and
 multiplying overlap in part, since they share the registers' bandwidth and the power that the GPU
-may take: the cycles of a unit, 64 rows of w by 64 k, are a p-norm of both.
+may take: the cycles of a unit, 64 rows of w by 64 k, are a p-norm of both. So is the time of a
+product, of what SMs and what memory take.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
+from typing import NamedTuple
 
 from blockscale.kernels.contract import Prediction
 from blockscale.kernels.matmul.fragments.groups import routings
@@ -31,35 +32,56 @@ class Constants:
     decode_bits: float  # more, for each bit beyond 4
     transpose: float  # more, of weights that are transposed
     transpose_table: float  # more, of a codebook, whose steps share words
+    stage: float  # cycles in which warps wait for a stage and give it back
     tile: float  # cycles of a tile: filling the ring
     activate: float  # cycles for 1,024 results of gate and up
     split: float  # cycles of leaving sums and adding them, once
     split_sums: float  # cycles for 1,024 sums
-    join: float  # cycles in which the CTAs of a cluster meet and send sums, once
-    join_sums: float  # cycles for 1,024 sums that a CTA sends, or adds
+    join: float  # cycles in which the CTAs of a cluster meet and send sums, for each but one
+    join_sums: float  # cycles for 1,024 sums that a CTA of a cluster sends, or adds
     crossing: float  # cycles more, where a cluster has parts of two tiles
-    again: float  # of the time in which memory gives what the cache does not hold
+    beside: float  # memory beside all else: exponent of a p-norm
+    again: float  # of the bytes that parts of tiles read, as far as the cache does not hold them
     cache: float  # of the L2 cache, that holds operands
 
 
 CONSTANTS = Constants(
-    multiply=1.093,
-    overlap=1.952,
-    decode=204.6,
-    decode_table=42.79,
-    decode_bits=8.33,
-    transpose=113.5,
-    transpose_table=37,
-    tile=3625,
-    activate=234.1,
-    split=8792,
-    split_sums=94.18,
-    join=1500,
-    join_sums=120,
-    crossing=4445,
-    again=0.07392,
-    cache=0.6429,
+    multiply=1.078,
+    overlap=1.742,
+    decode=165.9,
+    decode_table=46.89,
+    decode_bits=14.28,
+    transpose=135.8,
+    transpose_table=65.08,
+    stage=50.01,
+    tile=2610,
+    activate=241.5,
+    split=3968,
+    split_sums=108.8,
+    join=995.3,
+    join_sums=77.94,
+    crossing=4421,
+    beside=3.621,
+    again=1.073,
+    cache=0.1709,
 )
+
+
+class TileCycles(NamedTuple):
+    """What tiles take; cuda/gemm/tile_cycles.cuh is told it where groups are ragged."""
+
+    tile: float
+    split: float  # of leaving sums of parts of tiles and adding them, once
+    sums: float  # of adding one part's
+    crossing: float  # more, where a cluster has parts of two tiles
+
+    def whole(self, tiles: int, clusters: int) -> float:
+        return ceil(tiles / clusters) * self.tile
+
+    def parted(self, tiles: int, clusters: int) -> float:
+        parts = max(1.0, clusters / tiles)  # of a tile, to be added
+        crossing = self.crossing if clusters % tiles else 0.0
+        return tiles / clusters * self.tile + self.split + self.sums * parts + crossing
 
 
 def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> Prediction:
@@ -74,53 +96,63 @@ def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> 
     return likeliest._replace(microseconds=mean)
 
 
-def cost_of_tiles(
-    problem: Problem, config: Config, tiles: int, c: Constants = CONSTANTS
-) -> Prediction:
-    """With so many tiles of the output, of a cluster each."""
-    device, format = problem.device, problem.w_kind.format
-    clusters = config.clusters(problem)
-    turn = config.turn_k(format)
+def tile_cycles(problem: Problem, config: Config, c: Constants = CONSTANTS) -> TileCycles:
+    """Of a tile of a cluster, or of a CTA's part of it."""
+    turn = config.turn_k(problem.w_kind.format)
     steps = ceil(ceil(problem.k / turn) / config.k_parts) * (turn // TILE_K)
-    products = 2.0 * 64 * config.tile_m * TILE_K / device.mma_flops_per_cycle * c.multiply
-    decoding = c.decode + c.decode_bits * (format.element.bits - 4)
-    decoding += c.decode_table if format.is_codebook else 0.0
-    if config.transposed:
-        decoding += c.transpose + (c.transpose_table if format.is_codebook else 0.0)
     units = steps * config.warpgroups * config.tiles_per_warp
+    products, decoding = _unit_cycles(problem, config, c)
     unit = (products**c.overlap + decoding**c.overlap) ** (1 / c.overlap)
-    tile = units * unit + c.tile
+    tile = units * unit + steps * c.stage + c.tile
     if problem.gated:
         tile += c.activate * config.tile_m * config.tile_n(problem) / 1024
     sums = config.tile_m * config.weight_rows / 1024
     if config.k_parts > 1:
-        tile += c.join + c.join_sums * sums * (config.k_parts - 1) / config.k_parts
+        others = config.k_parts - 1
+        tile += c.join * others + c.join_sums * sums * others / config.k_parts
+    return TileCycles(tile, c.split, c.split_sums * sums, c.crossing)
+
+
+def _unit_cycles(problem: Problem, config: Config, c: Constants) -> tuple[float, float]:
+    """Of products, and of decoding, each by itself."""
+    format = problem.w_kind.format
+    flops = 2.0 * 64 * config.tile_m * TILE_K
+    decoding = c.decode + c.decode_bits * (format.element.bits - 4)
+    decoding += c.decode_table if format.is_codebook else 0.0
+    if config.transposed:
+        decoding += c.transpose + (c.transpose_table if format.is_codebook else 0.0)
+    return flops / problem.device.mma_flops_per_cycle * c.multiply, decoding
+
+
+def cost_of_tiles(
+    problem: Problem, config: Config, tiles: int, c: Constants = CONSTANTS
+) -> Prediction:
+    """With so many tiles of the output, of a cluster each."""
+    device, clusters = problem.device, config.clusters(problem)
+    of_tile = tile_cycles(problem, config, c)
+    cycles = of_tile.whole(tiles, clusters)
+    again = 0.0
     if config.split and tiles % clusters:
-        parts = max(1.0, clusters / tiles)  # of a tile, to be added
-        cycles = tiles / clusters * tile + c.split + c.split_sums * sums * parts
-        cycles += c.crossing if clusters % tiles else 0.0
-    else:
-        cycles = ceil(tiles / clusters) * tile
+        parted = of_tile.parted(tiles, clusters)
+        if parted < cycles or not problem.ragged:  # else the device splits none
+            cycles, again = parted, _read_again(problem, config, tiles, clusters, c)
     computing = cycles / device.sm_hz * 1e6
-    again = _read_again(problem, config, tiles, clusters, c)
-    computing += c.again * again / device.dram_bytes_per_s * 1e6
-    reading = problem.bytes / (device.dram_bytes_per_s * _DRAM) * 1e6
+    reading = max(problem.bytes, c.again * again) / (device.dram_bytes_per_s * _DRAM) * 1e6
+    both = (computing**c.beside + reading**c.beside) ** (1 / c.beside)
     if reading > computing:
-        return Prediction(_START + reading, "DRAM")
-    return Prediction(_START + computing, "tensor cores" if products > decoding else "decoding")
+        return Prediction(_START + both, "DRAM")
+    products, decoding = _unit_cycles(problem, config, c)
+    return Prediction(_START + both, "tensor cores" if products > decoding else "decoding")
 
 
-def _read_again(
-    problem: Problem, config: Config, tiles: float, clusters: int, c: Constants
-) -> float:
-    """Bytes. Clusters with whole tiles go along k side by side and find each other's operands in
-    the cache; with parts of tiles each is at another k, and what the cache does not hold comes
-    from memory for each of them."""
+def _read_again(problem: Problem, config: Config, tiles: int, clusters: int, c: Constants) -> float:
+    """Bytes of x. Clusters with whole tiles go along k side by side and find each other's operands
+    in the cache. With parts of tiles only those are side by side whose parts begin at the same k:
+    unless half of all are, each reads its own rows of x, and from memory what the cache does not
+    hold. Rows of w are read by neighbours soon after each other, and x first stays in the cache:
+    sweeps show no such bytes of w."""
     left = tiles % clusters
-    if not config.split or not left:
-        return 0.0
     parted = left if tiles < clusters else left + clusters
-    w_row = problem.k * problem.w_kind.format.bits_per_value / 8
-    tile = 2 * problem.k * config.tile_m + config.cluster * config.weight_rows * w_row
-    held = c.cache * problem.device.l2_bytes / (2 * problem.rows * problem.k + problem.n * w_row)
-    return parted * tile * max(0.0, 1 - held)
+    apart = max(0.0, 1 - 2 * gcd(parted, clusters) / clusters)
+    missed = max(0.0, 1 - c.cache * problem.device.l2_bytes / (2 * problem.rows * problem.k))
+    return parted * 2 * problem.k * config.tile_m * missed * apart

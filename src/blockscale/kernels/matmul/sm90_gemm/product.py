@@ -8,11 +8,11 @@ from struct import pack
 from typing import Any
 
 from blockscale.kernels.contract import Parts, Prediction
-from blockscale.kernels.matmul.fragments.arguments import WgmmaArguments, column_maps
+from blockscale.kernels.matmul.fragments.arguments import TileCycles, WgmmaArguments, column_maps
 from blockscale.kernels.matmul.fragments.product import FragmentProduct, Shape
 from blockscale.kernels.matmul.sm90_gemm.build import gemm_build
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
-from blockscale.kernels.matmul.sm90_gemm.cost import cost
+from blockscale.kernels.matmul.sm90_gemm.cost import cost, tile_cycles
 from blockscale.kernels.matmul.sm90_gemm.shared_memory import scale_groups_across, shared_bytes
 from blockscale.kernels.matmul.sm90_gemm.workspace import workspace
 from blockscale.runtime.cuda import Build
@@ -38,6 +38,8 @@ class Product(FragmentProduct):
         arguments = super()._fixed(weights)
         arguments.band = self._config.band(self._problem)
         arguments.split = self._config.split
+        if self._problem.ragged:
+            arguments.cycles = TileCycles(*tile_cycles(self._problem, self._config))
         return arguments
 
     def _weight_maps(self, part: Parts) -> tuple[bytes, bytes]:

@@ -1,13 +1,15 @@
-"""Times both kernels for many rows on groups of unequal sizes, of which their models know nothing.
+"""Times both Hopper kernels for many rows where either may be the faster: the choice between them.
 
-    python -m bench.skewed_groups --seed 1 sweep.jsonl     # on a Hopper GPU
-    python -m bench.skewed_groups --seed 1 --compile       # anywhere: fills the cubin cache
+    python -m bench.kernel_choice rows --seed 1 sweep.jsonl      # on a Hopper GPU
+    python -m bench.kernel_choice groups --seed 1 sweep.jsonl
+    python -m bench.kernel_choice rows --seed 1 --compile        # anywhere: fills the cubin cache
 
-A draw is fixed by its seed: the four groupings of the NVFP4 contest, then groups whose shares of
-the rows spread by a quarter, a half or four fifths of their mean. Of each problem those configs of
-the Hopper GEMM are timed that are predicted to be fast without the sizes and with them, and the
-first three of the stream kernel. kernels/matmul/fragments/groups.py says what the models assume
-instead.
+A draw is fixed by its seed. `rows` are plain and gated products of 34 to 180 rows. `groups` are of
+unequal sizes, which no choice knows: the four groupings of the NVFP4 contest, then groups whose
+shares of the rows spread by a quarter, a half or four fifths of their mean; what the models assume
+of sizes, kernels/matmul/fragments/groups.py says. Of each problem those configs of the Hopper GEMM
+are timed that are predicted to be fast, without the sizes and with them, and the first three of the
+stream kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any, NamedTuple
 import torch
 
 from bench.cuda_timing import CudaClock, CudaStopwatch
-from bench.gemm_sweep import described, problem
+from bench.gemm_sweep import DENSE, described, problem
 from bench.problems import PRODUCTS
 from bench.random_weights import random_weight
 from blockscale.formats import parse_spec
@@ -45,26 +47,43 @@ from blockscale.runtime.cuda import cubin
 _SKEWS = (0.25, 0.5, 0.8)
 _LEAST_FLOPS, _MOST_FLOPS = 4e9, 3e11
 _MOST_WEIGHTS = 2**30
+_LEAST_READ, _MOST_READ = 3e6, 150e6
 _RING_BYTES = 150e6  # of weights that calls go round: three times the L2 cache
+_MOST_COPIES = 32
 _ROUNDS = 4
 
 
-class Grouped(NamedTuple):
+class Asked(NamedTuple):
     problem: Problem
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...] = ()  # of ragged groups
 
 
-def draw(seed: int, count: int) -> list[Grouped]:
+def draw_rows(seed: int, count: int) -> list[Asked]:
+    order = random.Random(seed)  # noqa: S311
+    return [*islice(_drawn_rows(order), count)]
+
+
+def _drawn_rows(order: random.Random) -> Iterator[Asked]:
+    while True:
+        name, verb = order.choices(list(DENSE), list(DENSE.values()))[0]
+        n, k = (64 * round(2 ** order.uniform(4, 9)) for _ in range(2))
+        m = round(2 ** order.uniform(5.1, 7.5))
+        asked = problem(name, verb, m, n, k, 1)
+        if _LEAST_READ < asked.bytes < _MOST_READ:
+            yield Asked(asked)
+
+
+def draw_groups(seed: int, count: int) -> list[Asked]:
     order = random.Random(seed)  # noqa: S311
     found = [
-        Grouped(problem("nvfp4", "experts", each.m, each.n, each.k, len(each.groups)), each.groups)
+        Asked(problem("nvfp4", "experts", each.m, each.n, each.k, len(each.groups)), each.groups)
         for each in PRODUCTS
         if each.groups
     ]
-    return [*found, *islice(_drawn(order), count - len(found))]
+    return [*found, *islice(_drawn_groups(order), count - len(found))]
 
 
-def _drawn(order: random.Random) -> Iterator[Grouped]:
+def _drawn_groups(order: random.Random) -> Iterator[Asked]:
     while True:
         groups = order.choice((4, 8, 16, 32, 64))
         n, k = (64 * round(2 ** order.uniform(4, 7)) for _ in range(2))
@@ -74,13 +93,15 @@ def _drawn(order: random.Random) -> Iterator[Grouped]:
         format = order.choice(("nvfp4", "nvfp4", "kbit4"))
         asked = problem(format, "experts", m, n, k, groups)
         if _LEAST_FLOPS < asked.flops < _MOST_FLOPS and groups * n * k < _MOST_WEIGHTS:
-            yield Grouped(asked, tuple(owners.count(each) for each in range(groups)))
+            yield Asked(asked, tuple(owners.count(each) for each in range(groups)))
 
 
-def candidates(asked: Grouped) -> dict[Any, list[Any]]:
+def candidates(asked: Asked) -> dict[Any, list[Any]]:
     """Configs of each kernel."""
 
     def known(config: GemmConfig) -> float:
+        if not asked.sizes:
+            return cost(asked.problem, config).microseconds
         tiles = sum(ceil(size / config.tile_m) for size in asked.sizes)
         of_all = tiles * config.n_tiles(asked.problem)
         return cost_of_tiles(asked.problem, config, of_all).microseconds
@@ -90,7 +111,7 @@ def candidates(asked: Grouped) -> dict[Any, list[Any]]:
     return {sm90_gemm: list(tiled), stream: list(stream.configs(asked.problem)[:3])}
 
 
-def compile_ahead(every: Iterable[Grouped]) -> None:
+def compile_ahead(every: Iterable[Asked]) -> None:
     builds = {
         build
         for each in every
@@ -102,7 +123,7 @@ def compile_ahead(every: Iterable[Grouped]) -> None:
         list(pool.map(lambda build: cubin(build, "sm_90"), builds))
 
 
-def time_all(asked: Grouped, device: torch.device) -> dict[str, Any]:
+def time_all(asked: Asked, device: torch.device) -> dict[str, Any]:
     """Microseconds of every candidate, in turns."""
     problem, format = asked.problem, asked.problem.w_kind.format
     place = fragments(format)
@@ -110,21 +131,23 @@ def time_all(asked: Grouped, device: torch.device) -> dict[str, Any]:
         raise ValueError(f"no kernel for GPUs reads {format}")
     x = torch.randn(problem.m, problem.k, device=device).bfloat16()
     out = torch.empty(problem.m, problem.n, device=device, dtype=torch.bfloat16)
-    sizes = torch.tensor(asked.sizes, device=device)
+    sizes = torch.tensor(asked.sizes, device=device) if asked.sizes else None
     w = random_weight(format, (problem.groups, problem.n, problem.k), place, device, 0)
-    copies = max(1, min(8, ceil(_RING_BYTES / w.nbytes)))
+    branches = 2 if problem.gated else 1
+    copies = max(1, min(_MOST_COPIES, ceil(_RING_BYTES / (branches * w.nbytes))))
     ring = [
-        replace(w, codes=w.codes.clone(), scale=w.scale.clone()).freeze() for _ in range(copies)
+        [replace(w, codes=w.codes.clone(), scale=w.scale.clone()).freeze() for _ in range(branches)]
+        for _ in range(copies)
     ]
     watches = {}
     for kernel, configs in candidates(asked).items():
         for config in configs:
             launches = [
-                kernel.bind(problem, config, (as_groups(each.operand),), frozen=True)
+                kernel.bind(problem, config, tuple(as_groups(q.operand) for q in each), frozen=True)
                 for each in ring
             ]
             watches[kernel, config] = CudaStopwatch(
-                [lambda run=run: run(x, (None,), sizes, out) for run in launches]
+                [lambda run=run: run(x, (None,) * branches, sizes, out) for run in launches]
             )
     taken: dict[Any, list[float]] = {each: [] for each in watches}
     for _ in range(_ROUNDS):
@@ -147,7 +170,7 @@ def time_all(asked: Grouped, device: torch.device) -> dict[str, Any]:
 
 
 class Timed(NamedTuple):
-    asked: Grouped
+    asked: Asked
     tiled: dict[GemmConfig, float]  # microseconds
     streamed: dict[StreamConfig, float]
 
@@ -160,13 +183,13 @@ def read(path: Path) -> list[Timed]:
         made = problem(parse_spec(asked.pop("format")).name, **asked)
         tiled = {GemmConfig(*numbers): time for *numbers, time in facts["configs"]}
         streamed = {StreamConfig(*numbers): time for *numbers, time in facts["stream"]}
-        found.append(Timed(Grouped(made, tuple(facts["sizes"])), tiled, streamed))
+        found.append(Timed(Asked(made, tuple(facts["sizes"])), tiled, streamed))
     return found
 
 
 def regret(timed: Timed) -> float:
-    """The time of the kernel and config that are predicted to be the fastest, over the best one's;
-    the sizes are not told."""
+    """The time of the kernel and config that are predicted to be the fastest, over the best one's.
+    Sizes of groups are told to the device alone."""
     asked = timed.asked.problem
     by_prediction = [
         *((cost(asked, each).microseconds, time) for each, time in timed.tiled.items()),
@@ -178,11 +201,13 @@ def regret(timed: Timed) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("rows", "groups"))
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--problems", type=int, default=24)
     parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
+    draw = draw_rows if asked.what == "rows" else draw_groups
     every = draw(asked.seed, asked.problems)
     compile_ahead(every)
     if asked.compile:
