@@ -2,8 +2,8 @@
 
     python tests/native/count_arm.py        counts, and writes arm_sweep.json: ten minutes
 
-The library is compiled as it is shipped, unlike that of test_arm.py. `bench.fit_arm` makes the
-constants of the cost model from what is written here.
+The library is compiled as it is shipped. `bench.fit_arm` makes the constants of the cost model
+from what is written here.
 """
 
 import json
@@ -27,7 +27,7 @@ def ways_of(case):
 
 def sweep(folder):
     """[case, instruction set, algorithm, rows, n, instructions] of each product."""
-    objects = arm.compile_objects(folder, optimization="-O3")
+    objects = arm.compile_objects(folder, "-O3")
     program = arm.link(folder, objects, "one_product.cpp")
     found = []
     for case in arm.emulated("max", program).stdout.splitlines():
