@@ -6,6 +6,7 @@ A kernel joins by being registered: see cubins.py.
 import json
 import re
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,21 @@ def _kept_beside_the_sources(monkeypatch):
 def sample(**defines):
     every = {"SPILLS": 0, "MULTIPLIES": 0, "WAITS": 0, **defines}
     return Build(SAMPLE, "sample", tuple(every.items()))
+
+
+EARLY = {"READS_EARLY": "LDG", "COPIES_EARLY": "LDGSTS", "TMA_EARLY": "UBLKCP", "": ""}
+
+
+def waiting(reads):
+    return sample(WAITS=1, **({reads: 1} if reads else {}))
+
+
+@cache
+def listings_of_waiting(target):
+    """Of those that wait and the one that does not, by one start of the disassembler."""
+    builds = [sample(), *map(waiting, EARLY)]
+    kernels = [(build, cubin(build, target)) for build in builds]
+    return dict(zip(builds, cubins.machine_code(kernels, target), strict=True))
 
 
 @needs_nvrtc
@@ -137,16 +153,11 @@ def test_usage_and_instructions_are_read(target):
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("target", ["sm_90", "sm_100", "sm_120"])
-@pytest.mark.parametrize(
-    ("reads", "opcode"),
-    [("READS_EARLY", "LDG"), ("COPIES_EARLY", "LDGSTS"), ("TMA_EARLY", "UBLKCP"), ("", "")],
-)
+@pytest.mark.parametrize(("reads", "opcode"), EARLY.items())
 def test_a_load_before_the_wait_is_seen(reads, opcode, target):
-    alone, build = sample(), sample(WAITS=1, **({reads: 1} if reads else {}))
-    kernels = [(each, cubin(each, target)) for each in (alone, build)]
     none, found = (
-        cubins.loads_too_early(listing, each, target)
-        for (each, _), listing in zip(kernels, cubins.machine_code(kernels, target), strict=True)
+        cubins.loads_too_early(listings_of_waiting(target)[build], build, target)
+        for build in (sample(), waiting(reads))
     )
     assert [each.split(".")[0].split(" ")[0] for each in found] == [opcode] * bool(opcode)
     assert not none  # it waits for nobody
