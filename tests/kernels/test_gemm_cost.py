@@ -73,10 +73,11 @@ def test_choices_of_kernel_and_config_where_groups_are_skewed():
 
 def test_choices_of_kernel_and_config_where_rows_are_few():
     """Either kernel may be the faster. That of the Hopper GEMM was fitted to the first draw."""
-    judged = kernel_choice.read(SWEEPS / "h200_rows_draw2.jsonl")
+    draws = ("rows_draw2", "rows_draw3")
+    judged = [each for draw in draws for each in kernel_choice.read(SWEEPS / f"h200_{draw}.jsonl")]
     regrets = [kernel_choice.regret(each) for each in judged]
-    assert len(judged) >= 60
-    assert sum(min(each.streamed.values()) < min(each.tiled.values()) for each in judged) >= 15
+    assert len(judged) >= 120
+    assert sum(min(each.streamed.values()) < min(each.tiled.values()) for each in judged) >= 30
     assert sum(regrets) / len(regrets) <= 1.02
     assert max(regrets) <= 1.15
 
@@ -111,6 +112,14 @@ def test_every_config_fits(some):
         for config in configs:
             assert shared_bytes(config, asked) <= asked.device.shared_per_cta
             assert config.tile_m * config.tiles_per_warp <= 256
+
+
+@pytest.mark.parametrize(("experts", "top", "n", "k"), [(128, 4, 2880, 2880), (256, 8, 2048, 7168)])
+def test_experts_with_few_rows_each_are_streamed(experts, top, n, k):
+    """With 32 rows on average, evenly spread, streaming was 11 to 15% faster than tiles."""
+    facts = {"m": 1024 * top, "groups": experts, "ragged": True, "verb": "grouped_gated_matmul"}
+    asked = problem(n=n, k=k, gated=True, activation="silu", **facts)
+    assert ops.choose(asked).kernel.NAME == "stream"
 
 
 def test_many_rows_are_its_own_and_few_are_not():

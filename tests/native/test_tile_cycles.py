@@ -28,9 +28,10 @@ def test_predictions_are_those_of_python():
     order = random.Random(0)
     answers = []
     for _ in range(500):
-        cycles = TileCycles(order.uniform(1e4, 1e5), *(order.uniform(1e3, 1e4) for _ in range(3)))
+        tile, *others = (order.uniform(1e4, 1e5), *(order.uniform(1e3, 1e4) for _ in range(3)))
+        cycles = TileCycles(tile, order.uniform(1, 1.1) * tile, *others)
         tiles, clusters = order.randint(1, 900), order.choice((1, 44, 132))
-        whole, parted = cycles.whole(tiles, clusters), cycles.parted(tiles, clusters)
+        whole, parted = cycles.whole(tiles, clusters), cycles.in_parts(tiles, clusters)
         told = Told(*cycles), tiles, clusters
         assert function("whole", c_float)(*told) == pytest.approx(whole, rel=ROUNDED)
         assert function("split", c_float)(*told) == pytest.approx(parted, rel=ROUNDED)
@@ -41,4 +42,4 @@ def test_predictions_are_those_of_python():
 
 
 def test_groups_without_rows_have_nothing_to_split():
-    assert not function("pays", c_bool)(Told(9, 0, 0, 0), 0, 132)
+    assert not function("pays", c_bool)(Told(9, 9, 0, 0, 0), 0, 132)

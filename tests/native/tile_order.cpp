@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
     gridDim = {unsigned(facts[5]), 2, 1};
     std::vector<int> rows;
     for (int i = 9; i < argc; i++) rows.push_back(std::atoi(argv[i]));
-    a.cycles = gemm::TileCycles{1.0f, 0.0f, 0.0f, 0.0f};
+    a.cycles = gemm::TileCycles{1.0f, 1.0f, 0.0f, 0.0f, 0.0f};
     facts[4] ? check<true>(a, rows) : check<false>(a, rows);
     a.cycles.split = 1e9f;
     expect(!facts[4] || !check<true>(a, rows), "tiles of ragged groups are split where that takes less time");

@@ -10,8 +10,9 @@ BS_DEVICE float cycles_of_whole(const TileCycles& c, int tiles, int clusters) {
 }
 
 BS_DEVICE float cycles_of_split(const TileCycles& c, int tiles, int clusters) {
-    const float share = static_cast<float>(tiles) / clusters, parts = tiles < clusters ? 1.0f / share : 1.0f;
-    return share * c.tile + c.split + c.sums * parts + (clusters % tiles ? c.crossing : 0.0f);
+    const bool crosses = clusters % tiles > 0;
+    const int others = clusters / tiles + (crosses ? 1 : -1);  // parts of a tile, beside the first
+    return static_cast<float>(tiles) / clusters * c.parted + c.split + c.sums * others + (crosses ? c.crossing : 0.0f);
 }
 
 BS_DEVICE bool splitting_pays(const TileCycles& c, int tiles, int clusters) {

@@ -35,6 +35,7 @@ class Constants:
     stage: float  # cycles in which warps wait for a stage and give it back
     tile: float  # cycles of a tile: filling the ring
     activate: float  # cycles for 1,024 results of gate and up
+    alone: float  # times the cycles of a split tile, where no other CTA has its rows of x
     split: float  # cycles of leaving sums and adding them, once
     split_sums: float  # cycles for 1,024 sums
     join: float  # cycles in which the CTAs of a cluster meet and send sums, for each but one
@@ -46,24 +47,25 @@ class Constants:
 
 
 CONSTANTS = Constants(
-    multiply=1.078,
-    overlap=1.742,
-    decode=165.9,
-    decode_table=46.89,
-    decode_bits=14.28,
-    transpose=135.8,
-    transpose_table=65.08,
-    stage=50.01,
-    tile=2610,
-    activate=241.5,
-    split=3968,
-    split_sums=108.8,
-    join=995.3,
-    join_sums=77.94,
-    crossing=4421,
-    beside=3.621,
-    again=1.073,
-    cache=0.1709,
+    multiply=1.08,
+    overlap=1.793,
+    decode=161.7,
+    decode_table=49.76,
+    decode_bits=14.35,
+    transpose=136.3,
+    transpose_table=62.98,
+    stage=53.01,
+    tile=2730,
+    activate=234,
+    alone=1.037,
+    split=5078,
+    split_sums=117.1,
+    join=944.8,
+    join_sums=92.81,
+    crossing=1378,
+    beside=3.774,
+    again=1.137,
+    cache=0.2453,
 )
 
 
@@ -71,6 +73,7 @@ class TileCycles(NamedTuple):
     """What tiles take; cuda/gemm/tile_cycles.cuh is told it where groups are ragged."""
 
     tile: float
+    parted: float  # of a tile in parts
     split: float  # of leaving sums of parts of tiles and adding them, once
     sums: float  # of adding one part's
     crossing: float  # more, where a cluster has parts of two tiles
@@ -78,10 +81,11 @@ class TileCycles(NamedTuple):
     def whole(self, tiles: int, clusters: int) -> float:
         return ceil(tiles / clusters) * self.tile
 
-    def parted(self, tiles: int, clusters: int) -> float:
-        parts = max(1.0, clusters / tiles)  # of a tile, to be added
-        crossing = self.crossing if clusters % tiles else 0.0
-        return tiles / clusters * self.tile + self.split + self.sums * parts + crossing
+    def in_parts(self, tiles: int, clusters: int) -> float:
+        crosses = clusters % tiles > 0
+        others = clusters // tiles + 1 if crosses else clusters // tiles - 1  # parts of a tile
+        crossing = self.crossing if crosses else 0.0
+        return tiles / clusters * self.parted + self.split + self.sums * others + crossing
 
 
 def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> Prediction:
@@ -110,7 +114,8 @@ def tile_cycles(problem: Problem, config: Config, c: Constants = CONSTANTS) -> T
     if config.k_parts > 1:
         others = config.k_parts - 1
         tile += c.join * others + c.join_sums * sums * others / config.k_parts
-    return TileCycles(tile, c.split, c.split_sums * sums, c.crossing)
+    parted = tile if config.cluster > 1 else c.alone * tile
+    return TileCycles(tile, parted, c.split, c.split_sums * sums, c.crossing)
 
 
 def _unit_cycles(problem: Problem, config: Config, c: Constants) -> tuple[float, float]:
@@ -133,7 +138,7 @@ def cost_of_tiles(
     cycles = of_tile.whole(tiles, clusters)
     again = 0.0
     if config.split and tiles % clusters:
-        parted = of_tile.parted(tiles, clusters)
+        parted = of_tile.in_parts(tiles, clusters)
         if parted < cycles or not problem.ragged:  # else the device splits none
             cycles, again = parted, _read_again(problem, config, tiles, clusters, c)
     computing = cycles / device.sm_hz * 1e6
