@@ -150,7 +150,7 @@ struct Table {
   explicit Table(const float* values) : memory(values) {
     // Entries repeat up to the index width of the instruction, so that bits above a code, which
     // belong to its neighbour, need no mask.
-    float wide[64];
+    [[maybe_unused]] float wide[64];
     for (int i = 0; i < 64; ++i) wide[i] = values[i & ((1 << BITS) - 1)];
 #if defined(__AVX512F__)
     for (int i = 0; i < VECTORS; ++i) part[i] = _mm512_loadu_ps(wide + 16 * i);

@@ -60,6 +60,13 @@ def test_layouts_have_names():
             layout(name)
 
 
+def test_a_part_alone_names_no_layout():
+    """But it changes one that is there."""
+    assert layout("blocked", layout("bits/rows")) == layout("bits/blocked")
+    with pytest.raises(ValueError, match=r"unknown layout 'rows': did you mean '[a-z]+/rows'"):
+        layout("rows")
+
+
 def test_a_shape_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="needs k divisible by 32, got 48"):
         canonical(bs.KBIT4).check(bs.KBIT4, (4, 48))

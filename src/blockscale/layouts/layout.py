@@ -176,7 +176,8 @@ def layout(name: str | Layout, base: Layout | None = None) -> Layout:
         return Layout(name, base.scales)
     if base is not None and name in SCALES:
         return Layout(base.codes, name)
-    known = [*CODES, *SCALES, *(f"{codes}/{scales}" for codes in CODES for scales in SCALES)]
+    both = [f"{codes}/{scales}" for codes in CODES for scales in SCALES]
+    known = both if base is None else [*CODES, *SCALES, *both]
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
     raise ValueError(
         f"unknown layout {name!r}: did you mean {nearest!r}? Known: {', '.join(known)}"
