@@ -198,7 +198,7 @@ def _legal_isas() -> list[str]:
     loaded = load_native()
     if isinstance(loaded, str):
         sys.exit(loaded)
-    return list(native.ISAS[: native.ISAS.index(loaded.isa) + 1])
+    return list(native.isas_up_to(loaded.isa))
 
 
 def main() -> None:

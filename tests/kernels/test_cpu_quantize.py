@@ -27,7 +27,7 @@ from hard_inputs import DTYPES, EVERY, any_bits, any_parts, columns, hard_rows, 
 loaded = load_native()
 pytestmark = pytest.mark.skipif(isinstance(loaded, str), reason=f"no native library: {loaded}")
 
-ISAS = [] if isinstance(loaded, str) else native.ISAS[: native.ISAS.index(loaded.isa) + 1]
+ISAS = [] if isinstance(loaded, str) else native.isas_up_to(loaded.isa)
 RULED = [pytest.param(fmt, rule, id=f"{fmt}-{rule}") for fmt in EVERY for rule in rules_of(fmt)]
 
 

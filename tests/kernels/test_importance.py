@@ -19,7 +19,7 @@ from conftest import FORMATS
 loaded = load_native()
 pytestmark = pytest.mark.skipif(isinstance(loaded, str), reason=f"no native library: {loaded}")
 
-ISAS = [] if isinstance(loaded, str) else native.ISAS[: native.ISAS.index(loaded.isa) + 1]
+ISAS = [] if isinstance(loaded, str) else native.isas_up_to(loaded.isa)
 SEARCHED = [format for format in FORMATS if "mse" in rules_of(format)]
 
 
