@@ -54,11 +54,11 @@ _RATES = 6  # measurements of the machine, of which the best counts
 AGAIN = "again"
 
 
-def draw_problem(order: random.Random) -> Problem:
+def draw_problem(order: random.Random, verbs: dict[str, int]) -> Problem:
     """n and k from 256 to 8,192, evenly by their logarithm, and few enough weights that a call is
     short: what else the machine does then spares some calls."""
     while True:
-        verb, m, groups = _pick(order, VERBS), _pick(order, ROWS), 1
+        verb, m, groups = _pick(order, verbs), _pick(order, ROWS), 1
         format = format_named(_pick(order, FORMATS))
         n, k = (32 * round(2 ** order.uniform(3, 8)) for _ in range(2))
         n += order.choice((0, 0, 0, 8, 16))
@@ -175,13 +175,19 @@ def header(seed: int, threads: list[int], given: str) -> dict[str, Any]:
 
 
 def sweep(
-    path: Path, seed: int, problems: int, threads: list[int], isas: list[str], given: str
+    path: Path,
+    seed: int,
+    problems: int,
+    verbs: dict[str, int],
+    threads: list[int],
+    isas: list[str],
+    given: str,
 ) -> None:
     order = random.Random(seed)  # noqa: S311
     with torch.no_grad(), path.open("w") as out:
         out.write(json.dumps(header(seed, threads, given)) + "\n")
         for number in range(problems):
-            problem, used = draw_problem(order), order.choice(threads)
+            problem, used = draw_problem(order, verbs), order.choice(threads)
             operands = make_operands(problem, torch.device("cpu"), _RING_BYTES)
             torch.set_num_threads(used)
             for isa in isas:
@@ -206,13 +212,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--problems", type=int, default=60)
+    parser.add_argument("--verb", choices=VERBS, help="this one alone")
     parser.add_argument("--threads", default=f"1,{torch.get_num_threads()}")
     parser.add_argument("--isas", default="", help="default: all that this CPU has")
     parser.add_argument("--commit", default="", help="where there is no git to ask")
     given = parser.parse_args()
     isas = given.isas.split(",") if given.isas else _legal_isas()
     threads = [int(each) for each in given.threads.split(",")]
-    sweep(given.out, given.seed, given.problems, threads, isas, given.commit)
+    verbs = {given.verb: 1} if given.verb else VERBS
+    sweep(given.out, given.seed, given.problems, verbs, threads, isas, given.commit)
 
 
 if __name__ == "__main__":

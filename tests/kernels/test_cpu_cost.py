@@ -217,3 +217,16 @@ def test_the_choice_is_near_the_best_on_a_draw_that_did_not_fit_it(isa):
     assert len(ratios) >= 30
     assert median(ratios) <= 1.01
     assert quantiles(ratios, n=10)[-1] <= 1.05
+
+
+@pytest.mark.parametrize("isa", ["neon", "dotprod"])
+@pytest.mark.parametrize("few", [True, False])
+def test_int8_products_take_what_is_predicted_on_a_draw_that_did_not_fit_it(isa, few):
+    sweep = fit_cpu.read([fit_cpu.SWEEPS / "neoverse_n1_cpu_int8_draw2.jsonl"])
+    ratios = [
+        each.seconds["int8"] / cost(each.problem, "int8", isa, each.machine).seconds
+        for each in sweep
+        if each.isa == isa and (each.problem.m < 16) == few
+    ]
+    assert len(ratios) >= 20
+    assert 0.95 <= median(ratios) <= 1.05

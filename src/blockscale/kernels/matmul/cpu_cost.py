@@ -120,7 +120,7 @@ def predict(work: Work, constants: Constants, machine: Machine) -> Cost:
         * (constants.activation if work.branches == 2 else constants.result)
         * one
         / machine.threads,
-        "start": constants.start,
+        "start": constants.start + (constants.start_int8 if work.algorithm == "int8" else 0.0),
     }
     overlapping = (bounds["memory"], bounds["decoding"] + bounds["multiply-adds"])
     joined = sum(each**_OVERLAP for each in overlapping) ** (1 / _OVERLAP)
