@@ -1,6 +1,6 @@
 """Instructions of ARM's products over formats, rows and sizes, counted by an emulator.
 
-    python tests/native/count_arm.py        counts, and writes arm_sweep.json: ten minutes
+    cd tests; python -m native.count_arm        counts, and writes arm_sweep.json: ten minutes
 
 The library is compiled as it is shipped. `bench.fit_arm` makes the constants of the cost model
 from what is written here.

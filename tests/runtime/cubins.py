@@ -1,7 +1,7 @@
 """Reading compiled kernels: what they use of an SM, and which instructions they are made of.
 
-    python tests/runtime/cubins.py          records registers and shared memory of every kernel
-    python tests/runtime/cubins.py ENTRY    of kernels with this entry alone, and keeps the others
+    cd tests; python -m runtime.cubins          registers and shared memory of every kernel
+    cd tests; python -m runtime.cubins ENTRY    of those with this entry, and keeps the others
 
 A kernel joins by being registered: what its launches say that they build for the examples is
 compiled for every target.
@@ -30,7 +30,7 @@ from runtime.disassembly import disassemble
 RECORDED = "sm_90a"  # a target of which there was a GPU
 RECORD = Path(__file__).with_name("cubins.json")
 OTHER_PRODUCTS = ("gated_matmul", "grouped_matmul", "grouped_gated_matmul")
-HOW_TO_RECORD = "if that is meant: python tests/runtime/cubins.py"
+HOW_TO_RECORD = "if that is meant: cd tests; python -m runtime.cubins"
 
 
 class Usage(NamedTuple):

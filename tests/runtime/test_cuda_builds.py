@@ -168,7 +168,7 @@ def test_what_rises_is_a_complaint_and_what_falls_is_not():
     assert cubins.complaint("kernel", cubins.Usage(40, 0, 1024, 0), record, 64) is None
     assert cubins.complaint("kernel", cubins.Usage(32, 0, 512, 0), record, 64) is None
     rise = cubins.complaint("kernel", cubins.Usage(41, 0, 1024, 0), record, 64)
-    assert "41 registers, 40 before; if that is meant: python " in rise
+    assert "41 registers, 40 before; if that is meant: cd tests; python " in rise
     assert "1040 bytes" in cubins.complaint("kernel", cubins.Usage(40, 0, 1040, 0), record, 64)
     assert "it spills" in cubins.complaint("kernel", cubins.Usage(40, 8, 1024, 0), record, 64)
     assert "not recorded" in cubins.complaint("other", cubins.Usage(40, 0, 1024, 0), record, 64)
