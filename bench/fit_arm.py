@@ -58,6 +58,7 @@ MACHINE = Machine(1, inf, _TIMED.flops_per_s / _TIMED.threads)
 SECONDS = 4 * 2 / MACHINE.flops_per_s  # of an instruction
 _ISAS = native.ISAS[native.ISAS.index("neon") :]
 _UNTIMED = ("i8mm", "bf16")
+_NO_TIME = 1e-9  # seconds: a fit goes by logarithms
 
 
 def counted(isa: str) -> list[Timed]:
@@ -90,16 +91,18 @@ def _problem(case: str, rows: int, n: int) -> Problem:
 
 def constants_of(isa: str) -> Constants:
     """What a call costs before its first instruction, which nobody counted, is that of dotprod."""
-    start = CONSTANTS["dotprod"]
+    timed = CONSTANTS["dotprod"]
+    begin = replace(timed, start=_NO_TIME, start_int8=0.0)
     if isa == "bf16":
-        eight = {8: 2 * start.stream[4]}
-        start = replace(start, shorten=start.decode, bfmmla={**start.stream, **eight})
-    return replace(fit(counted(isa), start, isa), start=start.start)
+        eight = {8: 2 * begin.stream[4]}
+        begin = replace(begin, shorten=begin.decode, bfmmla={**begin.stream, **eight})
+    made = fit(counted(isa), begin, isa)
+    return replace(made, start=timed.start, start_int8=timed.start_int8)
 
 
 def errors(isa: str, constants: Constants) -> list[float]:
     """Predicted over counted, or the reverse: the larger."""
-    bare, ratios = replace(constants, start=0.0), []
+    bare, ratios = replace(constants, start=0.0, start_int8=0.0), []
     for each in counted(isa):
         for algorithm, seconds in each.seconds.items():
             told = predict(count(each.problem, algorithm, isa), bare, MACHINE).seconds

@@ -107,7 +107,7 @@ def fit(timed: Sequence[Timed], start: Constants, isa: str) -> Constants:
 def _counted(timed: Timed) -> list[str]:
     """Algorithms whose time is what the model counts: where x comes in bytes, those that multiply
     floats decode it first."""
-    if "int8" in timed.seconds:
+    if "@" in timed.problem.x:
         return ["int8"]
     return [name for name in timed.seconds if name in PREDICTED]
 
