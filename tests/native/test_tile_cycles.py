@@ -32,7 +32,7 @@ def test_predictions_are_those_of_python():
         cycles = TileCycles(tile, order.uniform(1, 1.1) * tile, *others)
         tiles, clusters = order.randint(1, 900), order.choice((1, 44, 132))
         whole, parted = cycles.whole(tiles, clusters), cycles.in_parts(tiles, clusters)
-        told = Told(*cycles), tiles, clusters
+        told = Told(**cycles._asdict()), tiles, clusters
         assert function("whole", c_float)(*told) == pytest.approx(whole, rel=ROUNDED)
         assert function("split", c_float)(*told) == pytest.approx(parted, rel=ROUNDED)
         if abs(whole - parted) > ROUNDED * whole:

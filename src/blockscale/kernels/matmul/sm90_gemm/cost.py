@@ -43,7 +43,7 @@ class Constants:
     crossing: float  # cycles more, where a cluster has parts of two tiles
     beside: float  # memory beside all else: exponent of a p-norm
     again: float  # of the bytes that parts of tiles read, as far as the cache does not hold them
-    cache: float  # of the L2 cache, that holds operands
+    cache: float  # of the L2 cache, that holds rows of x
 
 
 CONSTANTS = Constants(
@@ -154,8 +154,7 @@ def _read_again(problem: Problem, config: Config, tiles: int, clusters: int, c: 
     """Bytes of x. Clusters with whole tiles go along k side by side and find each other's operands
     in the cache. With parts of tiles only those are side by side whose parts begin at the same k:
     unless half of all are, each reads its own rows of x, and from memory what the cache does not
-    hold. Rows of w are read by neighbours soon after each other, and x first stays in the cache:
-    sweeps show no such bytes of w."""
+    hold. Sweeps show nothing like it for w, whose rows neighbours read soon after each other."""
     left = tiles % clusters
     parted = left if tiles < clusters else left + clusters
     apart = max(0.0, 1 - 2 * gcd(parted, clusters) / clusters)

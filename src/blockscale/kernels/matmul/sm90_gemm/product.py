@@ -39,7 +39,8 @@ class Product(FragmentProduct):
         arguments.band = self._config.band(self._problem)
         arguments.split = self._config.split
         if self._problem.ragged:
-            arguments.cycles = TileCycles(*tile_cycles(self._problem, self._config))
+            told = tile_cycles(self._problem, self._config)
+            arguments.cycles = TileCycles(**told._asdict())
         return arguments
 
     def _weight_maps(self, part: Parts) -> tuple[bytes, bytes]:
