@@ -72,6 +72,7 @@ def check_counts(folder, objects, optimization):
     if optimization not in record:
         record[optimization] = now
         COUNTS.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+        pytest.fail(f"{COUNTS.name} had no counts of {optimization}, and has now: run this again")
     before = record[optimization]
     again = f"delete {optimization} of {COUNTS.name} and run this again to count anew"
     assert now.keys() == before.keys(), again
