@@ -7,15 +7,14 @@ namespace bs::emulator {
 
 // What another CTA, or another thread, stored in global memory must be known to whoever loads it or stores over it. Loads
 // are not remembered: inputs are read too often.
-inline void note_global(const void* pointer, u32 size, bool writes) {
-    const Accessor by = this_thread();
+inline void note_global(const void* pointer, u32 size, bool writes, const Accessor& by, const char* name) {
     const uintptr_t first = reinterpret_cast<uintptr_t>(pointer) / CELL_BYTES;
     const uintptr_t last = (reinterpret_cast<uintptr_t>(pointer) + size - 1) / CELL_BYTES;
     for (uintptr_t cell = first; cell <= last; cell++) {
         const auto found = machine->global_writes.find(cell);
         if (found != machine->global_writes.end() && !by.knows(found->second) &&
             !(writes && are_of_one_warp(found->second, by)))
-            report_race(writes ? "a store" : "a load", writes ? "writes" : "reads", format("global memory %p", pointer),
+            report_race(name, writes ? "writes" : "reads", format("global memory %p", pointer),
                         "wrote", found->second, by);
         if (writes) machine->global_writes[cell] = {by.agent, by.clock};
     }
@@ -28,7 +27,7 @@ inline void note_access(const void* pointer, u32 size, bool writes) {
     if (shared.holds(pointer, offset))
         shared.note(offset, size, writes, this_thread(), writes ? "a store" : "a load");
     else if (!machine->current->fiber.holds(pointer))
-        note_global(pointer, size, writes);
+        note_global(pointer, size, writes, this_thread(), writes ? "a store" : "a load");
 }
 
 }  // namespace bs::emulator

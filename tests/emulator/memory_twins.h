@@ -1,5 +1,6 @@
 // Host twins of loads, stores and copies of shared memory.
 #pragma once
+#include "access_hooks.h"
 #include "sync_twins.h"
 #include "tensor_map.h"
 
@@ -46,6 +47,28 @@ void tma_load(u32 to, const void* map, std::initializer_list<int> coordinates, u
     BS_REQUIRE(at.cta->rank == own, "cp.async.bulk.tensor that counts at the mbarrier of another CTA");
     load_box(to, map, coordinates, {own},
              [&](Cta&) -> Mbarrier& { return mbarrier_at(at, "cp.async.bulk.tensor", true); });
+    machine->maybe_switch();
+}
+
+// Of what threads stored, the copy sees what a fence between the proxies has made known to it.
+void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier) {
+    static const char* NAME = "cp.async.bulk";
+    const Place at = place_of(barrier, 8, 8, NAME), place = place_of(to, bytes, 16, NAME);
+    BS_REQUIRE(place.cta == machine->current->cta && at.cta == place.cta, "cp.async.bulk into another CTA");
+    BS_REQUIRE(bytes % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0,
+               "cp.async.bulk of %u bytes from %p: multiples of 16 alone", bytes, from);
+    Mbarrier* counts = &mbarrier_at(at, NAME, true);
+    Accessor reads = this_thread(), writes = reads;
+    reads.is_async_proxy = writes.is_async_proxy = true;
+    note_global(from, bytes, false, reads, NAME);
+    writes.agent = counts->agent, writes.clock = counts->epoch();
+    place.cta->shared->note(place.offset, bytes, true, writes, NAME);
+    if (machine->launch.timing != EARLIEST) std::memset(place.pointer(), POISON, bytes);
+    machine->current->clock.own++;
+    machine->issue(NAME, {place.cta}, [=, epoch = counts->epoch()] {
+        std::memcpy(place.pointer(), from, bytes);
+        counts->count_bytes(bytes, epoch);
+    });
     machine->maybe_switch();
 }
 

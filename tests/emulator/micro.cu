@@ -32,6 +32,7 @@ enum Mistake {
     EMPTY_TOO_SOON,      // a barrier counts fewer arrivals than there are readers
     BEYOND_THE_END,      // of shared memory
     NO_FLAG,             // global memory is read before another CTA's store
+    NO_GLOBAL_FENCE,     // a bulk copy reads what threads stored in global memory
 };
 
 struct alignas(64) MicroArguments {
@@ -197,7 +198,8 @@ BS_DEVICE void pipeline(const MicroArguments& a) {
     if (!p.errs(EARLY_EXIT) || rank == 0) ptx::cluster_sync();
 }
 
-// Threads pass numbers on through shared memory, by stores, cp.async and DSMEM; then wgmma reads what threads stored.
+// Threads pass numbers on through shared memory, by stores, cp.async and DSMEM; then wgmma reads what threads stored, and
+// sums that they store in global memory come back by a bulk copy.
 BS_DEVICE void exchange(const MicroArguments& a) {
     u8* memory = aligned_memory();
     u32* words = reinterpret_cast<u32*>(memory);
@@ -239,6 +241,19 @@ BS_DEVICE void exchange(const MicroArguments& a) {
     ptx::wgmma_wait<0>();
     float* to = reinterpret_cast<float*>(a.out) + 1024 + (128 * rank + thread) * 16;
     for (int i = 0; i < 16; i++) to[i] = d[i / 4][i % 4];
+    constexpr int SUMS_BYTES = 128 * 16 * 4;
+    __shared__ u64 barrier;
+    const u32 full = ptx::shared_address(&barrier);
+    if (thread == 0) ptx::mbarrier_init(full, 1), ptx::mbarrier_init_fence();
+    __syncthreads();
+    u8* sums = a.out + 4096 + rank * SUMS_BYTES;
+    if (thread == 0) {
+        if (a.mistake != NO_GLOBAL_FENCE) ptx::tma::fence_after_stores_elsewhere();
+        ptx::mbarrier_arrive_expect_tx(full, SUMS_BYTES);
+        ptx::tma::load_bytes(ptx::shared_address(memory), sums, SUMS_BYTES, full);
+    }
+    ptx::mbarrier_wait(full, 0);
+    show(sums + 2 * SUMS_BYTES, memory, SUMS_BYTES);
 }
 
 // blockIdx.y is the rank in a cluster.

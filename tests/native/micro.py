@@ -19,7 +19,7 @@ MISTAKES = (
     "NONE", "NO_PROXY_FENCE", "WRONG_PHASE", "TOO_FEW_BYTES", "TOO_MANY_BYTES", "MISSING_ARRIVAL",
     "NO_WAIT_FOR_EMPTY", "NO_WGMMA_WAIT", "NO_WGMMA_FENCE", "NO_INIT_FENCE", "EARLY_EXIT",
     "NO_CTA_BARRIER", "NO_COPY_WAIT", "UNALIGNED_COPY", "ONE_WARP_SHORT", "EMPTY_TOO_SOON",
-    "BEYOND_THE_END", "NO_FLAG",
+    "BEYOND_THE_END", "NO_FLAG", "NO_GLOBAL_FENCE",
 )  # fmt: skip
 PARTS = ("copy_box", "multiply", "fragments", "pipeline", "exchange")
 SHARED = 48 * 1024  # bytes that a launch asks for
@@ -173,7 +173,8 @@ def ring(seed, mistake="NONE", k_tiles=5):
 
 
 def passing_on(seed, mistake="NONE"):
-    """Threads give each other numbers through shared memory and DSMEM; then wgmma reads theirs."""
+    """Threads give each other numbers through shared memory and DSMEM; then wgmma reads theirs, and
+    a bulk copy brings the sums back from global memory."""
     given = numbers(random.Random(seed), 4096)
     facts = {"mistake": MISTAKES.index(mistake)}
-    return Case("exchange", given, 4096 + 2 * 128 * 16 * 4, cluster=2, facts=facts)
+    return Case("exchange", given, 4096 + 4 * 128 * 16 * 4, cluster=2, facts=facts)

@@ -25,12 +25,11 @@ namespace bs::gemm {
 
 template <class Shape>
 BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape>& ring, const TileOrder<Shape>& order,
-                       u8* stages, u8* staging, float* x_scales, int rank) {
+                       const PartialSums<Shape>& partial, u8* stages, u8* staging, float* x_scales, int rank) {
     typename Shape::Decoder decoder;
     decoder.load(a.weight[branch_of_warpgroup<Shape>()].table);
     TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), &decoder);
     TileStore<Shape> end(a, staging, x_scales);
-    const PartialSums<Shape> partial(a, rank);
     Work<Shape> work(order);
     for (Segment segment; work.take(segment);) {
         if constexpr (Shape::TRANSPOSED) mainloop.begin(order.at(segment.tile, rank));
@@ -45,32 +44,36 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
             partial.leave(mainloop.sums);
             continue;
         }
-        if (segment.end < work.turns)
-            work.for_other_parts(segment, [&](int cluster) { partial.add(mainloop.sums, cluster); });
+        work.for_other_parts(segment, [&](int) { PartialSums<Shape>::add(mainloop.sums, mainloop); });
         end.store(mainloop.sums, [](int) { return true; });
     }
 }
 
-// By the warpgroup that does not multiply. Weights that nobody writes need not wait for the kernel before: they come while
+// By the warpgroup that does not multiply: a thread for weights, one for x, one that says that sums have been left. Weights that nobody writes need not wait for the kernel before: they come while
 // it ends.
 template <class Shape>
-BS_DEVICE void produce(const typename Shape::Arguments& a, StageRing<Shape>& ring, const TileOrder<Shape>& order, int rank) {
+BS_DEVICE void produce(const typename Shape::Arguments& a, StageRing<Shape>& ring, const TileOrder<Shape>& order,
+                       const PartialSums<Shape>& partial, int rank) {
     if (threadIdx.x == Shape::CONSUMERS) {
         ring.fill(
             order, rank, [&] { if (!a.weights_unchanged) ptx::wait_for_prerequisites(); },
-            [&](const OutputTile& tile, int k_tile) { ring.load_weights(a, tile, k_tile); });
+            [&](const OutputTile& tile, int k_tile, u32 stage, u32 full) { ring.load_weights(a, tile, k_tile, stage, full); },
+            [&](int) { partial.skip(ring); });
     } else if (threadIdx.x == Shape::CONSUMERS + 32) {
         ptx::tma::prefetch(a.x_map);  // or the first copy of x would wait for it
         ring.fill(
             order, rank, [] { ptx::wait_for_prerequisites(); },
-            [&](const OutputTile& tile, int k_tile) { ring.load_x(a, tile, k_tile, rank); });
+            [&](const OutputTile& tile, int k_tile, u32 stage, u32 full) { ring.load_x(a, tile, k_tile, rank, stage, full); },
+            [&](int cluster) { partial.load(ring, cluster); });
+    } else if (threadIdx.x == Shape::CONSUMERS + 64 && Shape::PARTS == 1) {
+        partial.announce(Work<Shape>(order));
     }
     __syncwarp();
 }
 
 template <class Shape>
 BS_DEVICE void tiled(const typename Shape::Arguments& a) {
-    __shared__ u64 barriers[2 * Shape::STAGES];
+    __shared__ u64 barriers[2 * Shape::STAGES + 1];  // of the ring, and of sums that are left
     u8* memory = ptx::dynamic_shared();
     memory += -ptx::shared_address(memory) & 1023;  // where panels with TMA's 128-byte swizzle may start
     u8* staging = memory + Shape::STAGES * Shape::STAGE_BYTES + Shape::N_WARPS * Shape::DECODED_BYTES;
@@ -78,7 +81,11 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     float* x_scales = reinterpret_cast<float*>(Shape::RAGGED ? starts + 2 * (a.groups + 1) : starts);
     const int rank = Shape::CLUSTER > 1 ? blockIdx.y : 0;
     StageRing<Shape> ring(ptx::shared_address(memory), ptx::shared_address(barriers));
-    if (threadIdx.x == 0) ring.initialise();
+    const PartialSums<Shape> partial{a, ptx::shared_address(barriers + 2 * Shape::STAGES), rank};
+    if (threadIdx.x == 0) {
+        partial.initialise();
+        ring.initialise();
+    }
     ptx::trigger_dependents();
     if constexpr (Shape::CLUSTER > 1)
         ptx::cluster_sync();
@@ -92,12 +99,12 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     const TileOrder<Shape> order(a, starts);
     if (threadIdx.x >= Shape::CONSUMERS) {
         if constexpr (Shape::WARPGROUPS > 1) ptx::keep_registers<Shape::PRODUCER_REGISTERS>();
-        produce<Shape>(a, ring, order, rank);
+        produce<Shape>(a, ring, order, partial, rank);
         if constexpr (Shape::PARTS > 1) ClusterSums<Shape>::stand_by();
     } else {
         if constexpr (Shape::WARPGROUPS > 1) ptx::take_registers<Shape::CONSUMER_REGISTERS>();
         ptx::wait_for_prerequisites();
-        consume<Shape>(a, ring, order, memory, staging, x_scales, rank);
+        consume<Shape>(a, ring, order, partial, memory, staging, x_scales, rank);
     }
     if constexpr (Shape::CLUSTER > 1) ptx::cluster_sync();  // others may still write here or arrive here
 }

@@ -68,10 +68,11 @@ struct Work {
         return segment.tile < count;
     }
 
-    // The clusters that have the other parts of a tile whose beginning this cluster has, in order. With fewer turns
-    // than clusters some have none.
+    // The clusters that have the other parts of a tile, in order, if this cluster has its beginning. With fewer turns than
+    // clusters some have none.
     template <class Each>
     BS_DEVICE void for_other_parts(const Segment& segment, const Each& each) const {
+        if (Shape::PARTS > 1 || segment.first > 0 || segment.end == turns) return;
         const int tile_end = (segment.tile + 1) * turns;
         for (int cluster = blockIdx.x + 1; part(cluster) < tile_end; cluster++)
             if (part(cluster) < part(cluster + 1)) each(cluster);

@@ -4,7 +4,7 @@
 
 namespace bs::ptx {
 
-// By one thread, when all that wrote have fenced and met it.
+// By one thread, when all that wrote have met it.
 BS_DEVICE void raise_flag(u32* flag) {
     BS_PTX(raise_flag(flag), "st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
 }

@@ -34,7 +34,7 @@ void cp_async_commit();
 void cp_async_wait(int pending);
 void tma_load(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier);
 void tma_load_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas);
-
+void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier);
 void tma_load_pair(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier);
 void tma_load_pair_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas);
 void tma_store(const void* map, std::initializer_list<int> coordinates, u32 from);

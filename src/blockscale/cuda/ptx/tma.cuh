@@ -31,6 +31,14 @@ BS_DEVICE void load(u32 to, const void* map, int first, int second, int third, i
            : "memory");
 }
 
+// Bytes that lie one after the other, by no map: their number and both addresses are multiples of 16.
+BS_DEVICE void load_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
+    BS_PTX(bulk_load(to, from, bytes, barrier),
+           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+           "r"(bytes), "r"(barrier)
+           : "memory");
+}
+
 // A map that copies will use soon. Nothing on the host, which has no cache of maps.
 BS_DEVICE void prefetch(const void* map) {
 #if __CUDA_ARCH__ >= 900
@@ -67,5 +75,8 @@ BS_DEVICE void load_multicast(u32 to, const void* map, int column, int row, u32 
 
 // TMA may write where this thread has read or stored before: its accesses come first.
 BS_DEVICE void fence_after_stores() { BS_PTX(fence_proxy_async(), "fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// TMA may read what other threads stored in global memory, and this one knows to be there.
+BS_DEVICE void fence_after_stores_elsewhere() { BS_PTX(fence_proxy_async(), "fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace bs::ptx::tma
