@@ -41,6 +41,20 @@ def test_clusters_split_tiles(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize(("m", "sms"), [(64, 5), (450, 3)], ids=["five parts", "then whole tiles"])
+def test_parts_of_tiles_come_back_through_the_ring(schedule, m, sms):
+    """Sums of several parts one after the other, and operands of the next tile behind them."""
+    n, k = 100, 768
+    q, w = lossless(bs.NVFP4, n, k)
+    x = numbers(m, k)
+    config = Config(tile_m=64, warpgroups=2, tiles_per_warp=1, stages=4, cluster=1, split=True)
+    problem = problem_of(bs.NVFP4, m, n, k, device=replace(gpu("h200"), sms=sms))
+    with scheduled(schedule):
+        y = run(sm90_gemm, problem, config, (w,), x)
+    assert torch.equal(y.double(), x.double() @ exact(q).mT)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_a_cluster_shares_the_k_of_a_tile(schedule):
     """Three CTAs, of which one has less of k and the last no chunk to store."""
     m, n, k = 60, 250, 640

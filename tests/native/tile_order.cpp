@@ -15,10 +15,10 @@
 
 using namespace bs;
 
-template <bool IS_RAGGED>
+template <bool IS_RAGGED, bool IS_SPLIT = false>
 struct Shape {
     static constexpr int TILE_M = 64, TILE_N = 128, CLUSTER = 2, THREADS = 384, PARTS = 1;
-    static constexpr bool RAGGED = IS_RAGGED;
+    static constexpr bool RAGGED = IS_RAGGED, SPLIT = IS_SPLIT;
     static constexpr int TURN = 2;
     using Arguments = gemm::WgmmaArguments;
 };
@@ -66,9 +66,9 @@ void check_whole(const gemm::WgmmaArguments& a, const std::vector<int>& rows) {
 }
 
 // `pays`: whether splitting tiles takes less time; it is asked for ragged groups alone.
-template <bool RAGGED>
+template <bool RAGGED, bool SPLIT>
 void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows, bool pays) {
-    using S = Shape<RAGGED>;
+    using S = Shape<RAGGED, SPLIT>;
     const std::vector<int> starts = starts_of<S, false>(a, rows);
     const gemm::TileOrder<S> order(a, starts.data());
     check_rows(order, RAGGED ? starts[a.groups] : a.m * a.groups);
@@ -112,7 +112,7 @@ void check(const gemm::WgmmaArguments& a, const std::vector<int>& rows, bool pay
     for (const auto& each : seen) expect(each.second == 1, "a tile of the output comes once");
     expect(int(seen.size()) == S::CLUSTER * order.count(), "no two are the same");
     const bool fills_no_round = order.count() % int(gridDim.x) != 0;
-    expect(any_split == (a.split && pays && fills_no_round && turns > 1), "tiles are split where it pays, and nowhere else");
+    expect(any_split == (SPLIT && pays && fills_no_round && turns > 1), "tiles are split where it pays, and nowhere else");
 }
 
 void check_parts(const gemm::WgmmaArguments& a) {
@@ -137,14 +137,20 @@ int main(int argc, char** argv) {
     int facts[8];
     for (int i = 0; i < 8; i++) facts[i] = std::atoi(argv[1 + i]);
     gemm::WgmmaArguments a{};
-    a.m = facts[0], a.n = facts[1], a.k = facts[2], a.groups = facts[3], a.split = facts[6], a.band = facts[7];
+    a.m = facts[0], a.n = facts[1], a.k = facts[2], a.groups = facts[3], a.band = facts[7];
     gridDim = {unsigned(facts[5]), 2, 1};
     std::vector<int> rows;
     for (int i = 9; i < argc; i++) rows.push_back(std::atoi(argv[i]));
+    const auto check_either = [&](bool pays) {
+        if (facts[6])
+            facts[4] ? check<true, true>(a, rows, pays) : check<false, true>(a, rows, pays);
+        else
+            facts[4] ? check<true, false>(a, rows, pays) : check<false, false>(a, rows, pays);
+    };
     a.cycles = gemm::TileCycles{1.0f, 1.0f, 0.0f, 0.0f, 0.0f};
-    facts[4] ? check<true>(a, rows, true) : check<false>(a, rows, true);
+    check_either(true);
     a.cycles.split = 1e9f;
-    if (facts[4]) check<true>(a, rows, false);
+    if (facts[4]) check_either(false);
     facts[4] ? check_whole<true>(a, rows) : check_whole<false>(a, rows);
     if (!facts[4]) check_parts(a);
     std::puts("right");

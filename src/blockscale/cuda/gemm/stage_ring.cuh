@@ -38,25 +38,24 @@ struct StageRing {
     static BS_DEVICE u32 codes_in(u32 stage) { return stage + Shape::X_BYTES; }
     static BS_DEVICE u32 scales_in(u32 stage) { return codes_in(stage) + Shape::CTA_TILES * Shape::CODE_BYTES; }
 
-    // By one thread, before anybody else in the cluster looks at the barriers.
-    BS_DEVICE void initialise() const {
-        for (int i = 0; i < STAGES; i++)
-            ptx::mbarrier_init(full(i), 2), ptx::mbarrier_init(empty(i), Shape::N_WARPS * CLUSTER);
-        ptx::mbarrier_init_fence();
-    }
+    // Arrivals at barrier i: of the two threads that bring operands, or of all warps that read them.
+    static BS_DEVICE int arrivals(int i) { return i < STAGES ? 2 : Shape::N_WARPS * CLUSTER; }
 
     // By one lane of each warp that read the slot.
-    BS_DEVICE void release(int slot) const {
+    BS_DEVICE void release(int slot) const { arrive_in_cluster(empty(slot)); }
+
+    // At the barrier that each CTA has there.
+    static BS_DEVICE void arrive_in_cluster(u32 barrier) {
         if constexpr (CLUSTER == 1)
-            ptx::mbarrier_arrive(empty(slot));
+            ptx::mbarrier_arrive(barrier);
         else
 #pragma unroll
-            for (int rank = 0; rank < CLUSTER; rank++) ptx::mbarrier_arrive_at(empty(slot), rank);
+            for (int rank = 0; rank < CLUSTER; rank++) ptx::mbarrier_arrive_at(barrier, rank);
     }
 
     // What is beyond k, the last tile of w or the last row of x becomes zero.
-    static BS_DEVICE void load_weights(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, u32 stage,
-                                       u32 barrier) {
+    BS_DEVICE void load_weights(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile) const {
+        const u32 barrier = full(slot), stage = stage_of(slot);
         ptx::mbarrier_arrive_expect_tx(barrier, Shape::CTA_TILES * Shape::CODE_BYTES + Shape::SCALE_TILES * Shape::SCALE_BYTES);
         if constexpr (Shape::TRANSPOSED) return load_transposed(a, tile, k_tile, barrier, stage);
         const int first_tile = tile.group * ((a.n + 15) / 16) + tile.n_tile * BRANCH_TILES;
@@ -77,30 +76,21 @@ struct StageRing {
                        tile.group, barrier);
     }
 
-    static BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int rank, u32 stage,
-                                 u32 barrier) {
+    BS_DEVICE void load_x(const typename Shape::Arguments& a, const OutputTile& tile, int k_tile, int rank) const {
         constexpr int ROWS = Shape::TILE_M / CLUSTER;  // that this CTA loads
-        const u32 to = stage + rank * ROWS * 128;
-        ptx::mbarrier_arrive_expect_tx(barrier, Shape::X_BYTES);
+        const u32 to = stage_of(slot) + rank * ROWS * 128;
+        ptx::mbarrier_arrive_expect_tx(full(slot), Shape::X_BYTES);
         if constexpr (CLUSTER == 1)
-            ptx::tma::load(to, a.x_map, 64 * k_tile, tile.row, barrier);
+            ptx::tma::load(to, a.x_map, 64 * k_tile, tile.row, full(slot));
         else
-            ptx::tma::load_multicast(to, a.x_map, 64 * k_tile, tile.row + rank * ROWS, barrier, (1 << CLUSTER) - 1);
+            ptx::tma::load_multicast(to, a.x_map, 64 * k_tile, tile.row + rank * ROWS, full(slot), (1 << CLUSTER) - 1);
     }
 
-    // Calls `load` with the next stage and its barrier, when the stage is empty.
-    template <class Load>
-    BS_DEVICE void fill_next(const Load& load) {
-        ptx::mbarrier_wait(empty(slot), parity ^ 1);  // the first time at once
-        load(stage_of(slot), full(slot));
-        step_on();
-    }
-
-    // Calls `load` with the tile and the k tile of every stage that this CTA multiplies, and `load_sums` with the clusters
-    // whose sums it adds. Before the first one, `wait`: where its tile is takes 0.4 us to find out, which are over by then.
-    template <class Wait, class Load, class LoadSums>
-    BS_DEVICE void fill(const TileOrder<Shape>& order, int rank, const Wait& wait, const Load& load,
-                        const LoadSums& load_sums) {
+    // Calls `load` with the tile and the k tile of every stage that this CTA multiplies, when the stage is empty, and `behind`
+    // behind the last one of a tile or of a part of it. Before the first one, `wait`: where its tile is takes 0.4 us to find
+    // out, which are over by then.
+    template <class Wait, class Load, class Behind>
+    BS_DEVICE void fill(const TileOrder<Shape>& order, int rank, const Wait& wait, const Load& load, const Behind& behind) {
         Work<Shape> work(order);
         Segment segment;
         OutputTile tile{};
@@ -109,9 +99,12 @@ struct StageRing {
         wait();
         while (more) {
 #pragma unroll 1
-            for (int k_tile = segment.first * TURN; k_tile < segment.end * TURN; k_tile++)
-                fill_next([&](u32 stage, u32 full) { load(tile, k_tile, stage, full); });
-            work.for_other_parts(segment, load_sums);
+            for (int k_tile = segment.first * TURN; k_tile < segment.end * TURN; k_tile++) {
+                ptx::mbarrier_wait(empty(slot), parity ^ 1);  // the first time at once
+                load(tile, k_tile);
+                step_on();
+            }
+            behind(work, segment);
             more = work.take(segment);
             if (more) tile = order.at(segment.tile, rank);
         }
@@ -127,16 +120,6 @@ struct ReadRing : StageRing<Shape> {
     int lane, n_warp;
 
     BS_DEVICE ReadRing(const Ring& ring) : Ring(ring), lane(threadIdx.x % 32), n_warp(threadIdx.x / 32) {}
-
-    // Calls `read` with the next stage, when it is full. For stages that hold no operands.
-    template <class Read>
-    BS_DEVICE void read_next(const Read& read) {
-        ptx::mbarrier_wait(Ring::full(Ring::slot), Ring::parity);
-        read(Ring::stage_of(Ring::slot));
-        __syncwarp();
-        if (lane == 0) Ring::release(Ring::slot);
-        Ring::step_on();
-    }
 
     // A warpgroup has 64 neighbouring rows of w in a product: 16 of each warp.
     BS_DEVICE int tile_in_stage(int i) const {

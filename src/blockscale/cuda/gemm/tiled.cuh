@@ -30,6 +30,7 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
     decoder.load(a.weight[branch_of_warpgroup<Shape>()].table);
     TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), &decoder);
     TileStore<Shape> end(a, staging, x_scales);
+    OtherParts<Shape> others{partial};
     Work<Shape> work(order);
     for (Segment segment; work.take(segment);) {
         if constexpr (Shape::TRANSPOSED) mainloop.begin(order.at(segment.tile, rank));
@@ -40,11 +41,13 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
             end.store(mainloop.sums, [&](int chunk) { return parts.owns(chunk); });
             continue;
         }
-        if (segment.first > 0) {
-            partial.leave(mainloop.sums);
-            continue;
+        if constexpr (Shape::SPLIT) {
+            if (segment.first > 0) {
+                partial.leave(mainloop.sums);
+                continue;
+            }
+            others.add(mainloop.sums, mainloop, work, segment);
         }
-        work.for_other_parts(segment, [&](int) { PartialSums<Shape>::add(mainloop.sums, mainloop); });
         end.store(mainloop.sums, [](int) { return true; });
     }
 }
@@ -54,26 +57,37 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
 template <class Shape>
 BS_DEVICE void produce(const typename Shape::Arguments& a, StageRing<Shape>& ring, const TileOrder<Shape>& order,
                        const PartialSums<Shape>& partial, int rank) {
+    OtherParts<Shape> others{partial};
     if (threadIdx.x == Shape::CONSUMERS) {
         ring.fill(
             order, rank, [&] { if (!a.weights_unchanged) ptx::wait_for_prerequisites(); },
-            [&](const OutputTile& tile, int k_tile, u32 stage, u32 full) { ring.load_weights(a, tile, k_tile, stage, full); },
-            [&](int) { partial.skip(ring); });
+            [&](const OutputTile& tile, int k_tile) { ring.load_weights(a, tile, k_tile); },
+            [&](const Work<Shape>& work, const Segment& segment) { others.skip(work, segment); });
     } else if (threadIdx.x == Shape::CONSUMERS + 32) {
         ptx::tma::prefetch(a.x_map);  // or the first copy of x would wait for it
         ring.fill(
             order, rank, [] { ptx::wait_for_prerequisites(); },
-            [&](const OutputTile& tile, int k_tile, u32 stage, u32 full) { ring.load_x(a, tile, k_tile, rank, stage, full); },
-            [&](int cluster) { partial.load(ring, cluster); });
-    } else if (threadIdx.x == Shape::CONSUMERS + 64 && Shape::PARTS == 1) {
+            [&](const OutputTile& tile, int k_tile) { ring.load_x(a, tile, k_tile, rank); },
+            [&](const Work<Shape>& work, const Segment& segment) { others.load(ring, work, segment); });
+    } else if (Shape::SPLIT && threadIdx.x == Shape::CONSUMERS + 64) {
         partial.announce(Work<Shape>(order));
     }
     __syncwarp();
 }
 
+// Each by a thread of its own, before anybody else in the cluster looks at them: one after the other they would take .1 us.
+template <class Shape>
+BS_DEVICE void initialise_barriers(u32 barrier) {
+    constexpr int RING = 2 * Shape::STAGES, ALL = RING + PartialSums<Shape>::BARRIERS;
+    const int i = threadIdx.x;
+    if (i >= ALL) return;
+    ptx::mbarrier_init(barrier, i < RING ? StageRing<Shape>::arrivals(i) : PartialSums<Shape>::arrivals(i - RING));
+    ptx::mbarrier_init_fence();
+}
+
 template <class Shape>
 BS_DEVICE void tiled(const typename Shape::Arguments& a) {
-    __shared__ u64 barriers[2 * Shape::STAGES + 1];  // of the ring, and of sums that are left
+    __shared__ u64 barriers[2 * Shape::STAGES + PartialSums<Shape>::BARRIERS];
     u8* memory = ptx::dynamic_shared();
     memory += -ptx::shared_address(memory) & 1023;  // where panels with TMA's 128-byte swizzle may start
     u8* staging = memory + Shape::STAGES * Shape::STAGE_BYTES + Shape::N_WARPS * Shape::DECODED_BYTES;
@@ -81,11 +95,8 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     float* x_scales = reinterpret_cast<float*>(Shape::RAGGED ? starts + 2 * (a.groups + 1) : starts);
     const int rank = Shape::CLUSTER > 1 ? blockIdx.y : 0;
     StageRing<Shape> ring(ptx::shared_address(memory), ptx::shared_address(barriers));
-    const PartialSums<Shape> partial{a, ptx::shared_address(barriers + 2 * Shape::STAGES), rank};
-    if (threadIdx.x == 0) {
-        partial.initialise();
-        ring.initialise();
-    }
+    const PartialSums<Shape> partial{a, ring.empty(Shape::STAGES), rank};  // behind the ring's
+    initialise_barriers<Shape>(ring.full(threadIdx.x));
     ptx::trigger_dependents();
     if constexpr (Shape::CLUSTER > 1)
         ptx::cluster_sync();

@@ -6,6 +6,7 @@
 //   GATED           the first warpgroup has rows of gate, the second the same rows of up
 //   STAGES          of the ring, each of 64 k
 //   CLUSTER         CTAs with different rows of w and the same rows of x, which each of them loads a part of for all
+//   SPLIT           tiles that fill no round are split along k, where that pays (gemm/work.cuh)
 //   PARTS           of k, which as many CTAs of a cluster have of one tile (gemm/cluster_sums.cuh)
 //   RAGGED          groups of rows of x belong to experts
 //   TRANSPOSED      sums run over rows of w, and "n" of the arguments counts its columns, "k" its rows
@@ -47,7 +48,8 @@ struct TiledShape : CONFIG {
     // has enough.
     static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 
-    static_assert(Config::PARTS == 1 || (Config::CLUSTER == 1 && !Config::RAGGED), "a cluster has one tile, and each CTA of it all of x");
+    static_assert(Config::PARTS == 1 || (Config::CLUSTER == 1 && !Config::RAGGED && !Config::SPLIT),
+                  "a cluster has one tile, and each CTA of it all of x");
     static_assert(Config::TILE_M % (16 * Config::CLUSTER) == 0, "a CTA loads whole groups of 8 rows of x");
     static_assert(Config::WARPGROUPS <= 2, "registers are shared out among so many");
     static_assert(Config::TILE_M % 32 == 0, "32 rows of x are stored at a time");

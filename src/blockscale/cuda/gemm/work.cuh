@@ -9,7 +9,8 @@
 //
 // With PARTS a cluster has one tile, and each of its CTAs a part of its turns: gemm/cluster_sums.cuh.
 //
-// How many tiles ragged groups have is found on the device, and so is whether it pays to split them.
+// Kernels that split no tiles are compiled without all of it. How many tiles ragged groups have is found on the device, and
+// so is whether it pays to split them.
 #pragma once
 #include "gemm/tile_cycles.cuh"
 #include "gemm/tile_order.cuh"
@@ -31,12 +32,15 @@ struct Work {
 
     // Divisions stand where they are needed alone: each delays the first copies of a CTA by about 0.1 us.
     BS_DEVICE Work(const TileOrder<Shape>& order) {
-        const int clusters = gridDim.x;
         constexpr int TURN = 64 * Shape::TURN;
         turns = (order.a.k + TURN - 1) / TURN;
         count = order.count();
         next = blockIdx.x;
-        if (!order.a.split) return;
+        if constexpr (Shape::SPLIT) split_tiles(order);
+    }
+
+    BS_DEVICE void split_tiles(const TileOrder<Shape>& order) {
+        const int clusters = gridDim.x;
         if constexpr (Shape::RAGGED)
             if (!splitting_pays(order.a.cycles, count, clusters)) return;
         const int left = count % clusters;
@@ -57,7 +61,7 @@ struct Work {
             next += gridDim.x;  // beyond the last tile
             return segment.tile < count;
         }
-        if (at < end) {
+        if (Shape::SPLIT && at < end) {
             const int first = at % turns, taken = min(end - at, turns - first);
             segment = Segment{at / turns, first, first + taken};
             at += taken;
@@ -72,7 +76,7 @@ struct Work {
     // clusters some have none.
     template <class Each>
     BS_DEVICE void for_other_parts(const Segment& segment, const Each& each) const {
-        if (Shape::PARTS > 1 || segment.first > 0 || segment.end == turns) return;
+        if (!Shape::SPLIT || segment.first > 0 || segment.end == turns) return;
         const int tile_end = (segment.tile + 1) * turns;
         for (int cluster = blockIdx.x + 1; part(cluster) < tile_end; cluster++)
             if (part(cluster) < part(cluster + 1)) each(cluster);

@@ -118,9 +118,8 @@ struct alignas(64) WgmmaArguments {
     float* partial;  // sums of parts of tiles
     u32* arrivals;  // flags, zero between launches
     int band;  // tiles of x whose rows stay in the L2 cache
-    int split;  // whether tiles that fill no round are split along k, where it pays
     TileCycles cycles;  // of ragged groups
-    u8 end[20];
+    u8 end[24];
 };
 static_assert(sizeof(WgmmaArguments) == 896, "as ctypes has it");
 static_assert(BS_OFFSET_OF(WgmmaArguments, x_map) == 0, "");
@@ -149,8 +148,7 @@ static_assert(BS_OFFSET_OF(WgmmaArguments, group_sizes) == 824, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, partial) == 832, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, arrivals) == 840, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, band) == 848, "");
-static_assert(BS_OFFSET_OF(WgmmaArguments, split) == 852, "");
-static_assert(BS_OFFSET_OF(WgmmaArguments, cycles) == 856, "");
-static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 876, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, cycles) == 852, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 872, "");
 
 }  // namespace bs::gemm

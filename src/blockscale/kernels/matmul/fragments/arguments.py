@@ -104,9 +104,8 @@ class WgmmaArguments(Structure):
         Member("float*", "partial", "sums of parts of tiles"),
         Member("u32*", "arrivals", "flags, zero between launches"),
         Member("int", "band", "tiles of x whose rows stay in the L2 cache"),
-        Member("int", "split", "whether tiles that fill no round are split along k, where it pays"),
         Member(TileCycles, "cycles", "of ragged groups"),
-        Member("u8", "end", length=-(sizeof(Arguments) + 24 + sizeof(TileCycles)) % 64),
+        Member("u8", "end", length=-(sizeof(Arguments) + 20 + sizeof(TileCycles)) % 64),
     )
     _fields_ = fields(MEMBERS)
 

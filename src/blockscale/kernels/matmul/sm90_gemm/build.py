@@ -32,6 +32,7 @@ def _specialised(
         "BS_TILES_PER_WARP": config.tiles_per_warp,
         "BS_STAGES": config.stages,
         "BS_CLUSTER": config.cluster,
+        "BS_SPLIT": int(config.split),
         "BS_PARTS": config.k_parts,
         "BS_GATED": int(activation != "none"),
         "BS_ACTIVATION": Activation[activation.upper()].name,

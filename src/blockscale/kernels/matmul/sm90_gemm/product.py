@@ -37,8 +37,7 @@ class Product(FragmentProduct):
     def _fixed(self, weights: Sequence[Parts]) -> Any:
         arguments = super()._fixed(weights)
         arguments.band = self._config.band(self._problem)
-        arguments.split = self._config.split
-        if self._problem.ragged:
+        if self._problem.ragged and self._config.split:
             told = tile_cycles(self._problem, self._config)
             arguments.cycles = TileCycles(**told._asdict())
         return arguments
