@@ -10,6 +10,7 @@
 // A thread that does not multiply raises the flag: that all stores are visible takes a microsecond, in which the others go
 // on with their next tile.
 #pragma once
+#include "gemm/ring_turn.cuh"
 #include "gemm/stage_ring.cuh"
 #include "ptx/flags.cuh"
 #include "ptx/registers.cuh"
@@ -20,22 +21,22 @@ template <class Shape>
 struct PartialSums {
     static constexpr int QUADS = Shape::TILES_PER_WARP * Shape::M_TILES;  // of sums, of a thread
     static constexpr int QUAD_BYTES = 16 * Shape::CONSUMERS;              // of all threads
-    static constexpr int PIECE_QUADS = Shape::STAGE_BYTES / QUAD_BYTES;
-    static constexpr int PIECES = (QUADS + PIECE_QUADS - 1) / PIECE_QUADS;
-    static constexpr int BARRIERS = Shape::SPLIT ? 2 * PIECES + 1 : 0;
-    static_assert(!Shape::SPLIT || PIECES <= Shape::STAGES, "the ring holds the sums of a part");
+    static constexpr int MOST_QUADS = Shape::STAGE_BYTES / QUAD_BYTES;    // that a stage holds
+    static constexpr int PIECES = (QUADS + MOST_QUADS - 1) / MOST_QUADS;
+    static constexpr int PIECE_QUADS = (QUADS + PIECES - 1) / PIECES;
+    static constexpr int BARRIERS = Shape::SPLIT ? 2 * Shape::STAGES + 1 : 0;
 
     const typename Shape::Arguments& a;
-    u32 barriers;  // of pieces: `full`, then `empty`; and one at which warps arrive that have left their sums
+    u32 barriers;  // of pieces: `full`, then `empty`, of a slot each; and one at which warps arrive that have left their sums
     int rank;
 
-    BS_DEVICE u32 full(int piece) const { return barriers + 8 * piece; }
-    BS_DEVICE u32 empty(int piece) const { return full(PIECES + piece); }
-    BS_DEVICE u32 left() const { return full(2 * PIECES); }
+    BS_DEVICE u32 full(int slot) const { return barriers + 8 * slot; }
+    BS_DEVICE u32 empty(int slot) const { return full(Shape::STAGES + slot); }
+    BS_DEVICE u32 left() const { return full(2 * Shape::STAGES); }
 
     // Arrivals at barrier i.
     static BS_DEVICE int arrivals(int i) {
-        return i < PIECES ? 1 : i < 2 * PIECES ? Shape::N_WARPS * Shape::CLUSTER : Shape::N_WARPS;
+        return i < Shape::STAGES ? 1 : i < 2 * Shape::STAGES ? Shape::N_WARPS * Shape::CLUSTER : Shape::N_WARPS;
     }
 
     BS_DEVICE int place(int cluster) const { return cluster * Shape::CLUSTER + rank; }
@@ -65,50 +66,51 @@ struct PartialSums {
     }
 };
 
-// The parts that a thread has seen come, one after the other.
+// Pieces of other parts on their way through the stages of the ring, as one thread sees them.
 template <class Shape>
 struct OtherParts {
     using Sums = PartialSums<Shape>;
 
     const Sums& sums;
-    u32 parity = 0;  // of the next part
+    RingTurn<Shape::STAGES> next;  // piece
 
     // By the thread that brings x: the parts that other clusters have left, or will have, of the tile whose operands are in
     // the ring or on their way.
     BS_DEVICE void load(const StageRing<Shape>& ring, const Work<Shape>& work, const Segment& segment) {
-        bool first = true;
+        StageRing<Shape> at = ring;
+        RingTurn<Shape::STAGES> oldest = next;
+        int under_way = 0;
+        const auto wait_for_oldest = [&] {
+            ptx::mbarrier_wait(sums.empty(oldest.slot), oldest.parity);
+            oldest.step_on();
+        };
         work.for_other_parts(segment, [&](int cluster) {
             u32* flag = sums.a.arrivals + sums.place(cluster);
             ptx::wait_for_flag(flag);
             ptx::lower_flag(flag);
             ptx::tma::fence_after_stores_elsewhere();
-            StageRing<Shape> at = ring;
 #pragma unroll 1
-            for (int i = 0, quad = 0; i < Sums::PIECES; i++, quad += Sums::PIECE_QUADS, at.step_on()) {
-                if (first)
-                    ptx::mbarrier_wait(at.empty(at.slot), at.parity ^ 1);
+            for (int quad = 0; quad < Sums::QUADS; quad += Sums::PIECE_QUADS) {
+                if (under_way < Shape::STAGES)
+                    under_way++, ptx::mbarrier_wait(at.empty(at.slot), at.parity ^ 1);
                 else
-                    ptx::mbarrier_wait(sums.empty(i), parity ^ 1);
+                    wait_for_oldest();
                 const int bytes = min(Sums::PIECE_QUADS, Sums::QUADS - quad) * Sums::QUAD_BYTES;
-                ptx::mbarrier_arrive_expect_tx(sums.full(i), bytes);
-                ptx::tma::load_bytes(at.stage_of(at.slot), sums.sums_of(cluster) + quad * Shape::CONSUMERS, bytes, sums.full(i));
+                const u32 full = sums.full(next.slot);
+                ptx::mbarrier_arrive_expect_tx(full, bytes);
+                ptx::tma::load_bytes(at.stage_of(at.slot), sums.sums_of(cluster) + quad * Shape::CONSUMERS, bytes, full);
+                at.step_on(), next.step_on();
             }
-            first = false, parity ^= 1;
         });
-        if (!first) wait(parity ^ 1);
+        for (; under_way > 0; under_way--) wait_for_oldest();
     }
 
     // By the thread that brings weights: until the stages are the ring's again.
     BS_DEVICE void skip(const Work<Shape>& work, const Segment& segment) {
         work.for_other_parts(segment, [&](int) {
-            wait(parity);
-            parity ^= 1;
-        });
-    }
-
-    BS_DEVICE void wait(u32 parity) const {
 #pragma unroll 1
-        for (int i = 0; i < Sums::PIECES; i++) ptx::mbarrier_wait(sums.empty(i), parity);
+            for (int i = 0; i < Sums::PIECES; i++, next.step_on()) ptx::mbarrier_wait(sums.empty(next.slot), next.parity);
+        });
     }
 
     // By those that multiply.
@@ -116,11 +118,10 @@ struct OtherParts {
     BS_DEVICE void add(Numbers& numbers, ReadRing<Shape> at, const Work<Shape>& work, const Segment& segment) {
         ptx::hold(at.slot);
         work.for_other_parts(segment, [&](int) {
-            ReadRing<Shape> here = at;
 #pragma unroll
-            for (int i = 0; i < Sums::PIECES; i++, here.step_on()) {
-                ptx::mbarrier_wait(sums.full(i), parity);
-                const u32 from = here.stage_of(here.slot) + 16 * threadIdx.x;
+            for (int i = 0; i < Sums::PIECES; i++) {
+                ptx::mbarrier_wait(sums.full(next.slot), next.parity);
+                const u32 from = at.stage_of(at.slot) + 16 * threadIdx.x;
 #pragma unroll
                 for (int j = 0; j < Sums::PIECE_QUADS; j++) {
                     const int quad = i * Sums::PIECE_QUADS + j;
@@ -132,9 +133,9 @@ struct OtherParts {
                     for (int part = 0; part < 4; part++) s[part] += __uint_as_float(other[part]);
                 }
                 __syncwarp();
-                if (here.lane == 0) here.arrive_in_cluster(sums.empty(i));
+                if (at.lane == 0) at.arrive_in_cluster(sums.empty(next.slot));
+                at.step_on(), next.step_on();
             }
-            parity ^= 1;
         });
     }
 };

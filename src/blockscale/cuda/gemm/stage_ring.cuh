@@ -9,6 +9,7 @@
 #include "gemm/work.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/pdl.cuh"
+#include "ptx/registers.cuh"
 #include "ptx/tma.cuh"
 
 namespace bs::gemm {
@@ -119,7 +120,9 @@ struct ReadRing : StageRing<Shape> {
 
     int lane, n_warp;
 
-    BS_DEVICE ReadRing(const Ring& ring) : Ring(ring), lane(threadIdx.x % 32), n_warp(threadIdx.x / 32) {}
+    BS_DEVICE ReadRing(const Ring& ring) : Ring(ring), lane(threadIdx.x % 32), n_warp(threadIdx.x / 32) {
+        ptx::hold(lane), ptx::hold(n_warp);  // or the mainloop computes them in each turn
+    }
 
     // A warpgroup has 64 neighbouring rows of w in a product: 16 of each warp.
     BS_DEVICE int tile_in_stage(int i) const {

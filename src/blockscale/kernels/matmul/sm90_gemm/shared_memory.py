@@ -68,14 +68,9 @@ def scale_groups_across(config: Config, format: Format) -> int:
 
 
 def holds_sums(config: Config, problem: Problem) -> bool:
-    """Whether stages have room for the sums of other CTAs: those of a part of a tile, in pieces
-    (cuda/gemm/partial_sums.cuh), or those that the CTAs of a cluster send to the one that has most
-    to store (cuda/gemm/cluster_sums.cuh)."""
+    """Whether stages have room for the sums that other CTAs of a cluster send to the one that has
+    most to store: cuda/gemm/cluster_sums.cuh."""
     memory = shared_memory(config, problem.w_kind.format, problem.out, problem.gated)
-    if config.split:
-        quads = config.tile_m * config.tiles_per_warp // 8  # of a thread
-        in_stage = memory.stage_bytes // (16 * 128 * config.warpgroups)
-        return ceil(quads / in_stage) <= config.stages
     branches = 2 if problem.gated else 1
     chunks = branches * ceil(config.tile_m / _STAGED_ROWS / branches / config.k_parts)
     sent = 4 * config.weight_rows * _STAGED_ROWS * chunks
