@@ -87,7 +87,6 @@ struct OtherParts {
         work.for_other_parts(segment, [&](int cluster) {
             u32* flag = sums.a.arrivals + sums.place(cluster);
             ptx::wait_for_flag(flag);
-            ptx::lower_flag(flag);
             ptx::tma::fence_after_stores_elsewhere();
 #pragma unroll 1
             for (int quad = 0; quad < Sums::QUADS; quad += Sums::PIECE_QUADS) {
@@ -101,6 +100,7 @@ struct OtherParts {
                 ptx::tma::load_bytes(at.stage_of(at.slot), sums.sums_of(cluster) + quad * Shape::CONSUMERS, bytes, full);
                 at.step_on(), next.step_on();
             }
+            ptx::lower_flag(flag);
         });
         for (; under_way > 0; under_way--) wait_for_oldest();
     }
