@@ -40,11 +40,11 @@ struct Work {
     }
 
     BS_DEVICE void split_tiles(const TileOrder<Shape>& order) {
-        const int clusters = gridDim.x;
+        const int clusters = gridDim.x, rounds = count / clusters, left = count - rounds * clusters;
+        if (left == 0) return;
         if constexpr (Shape::RAGGED)
-            if (!splitting_pays(order.a.cycles, count, clusters)) return;
-        const int left = count % clusters;
-        const int tiles = left == 0 ? 0 : count < clusters ? left : left + clusters;
+            if (!splitting_pays(order.a.cycles, count, clusters, rounds)) return;
+        const int tiles = rounds == 0 ? left : left + clusters;
         split = tiles * turns;
         at = part(blockIdx.x);
         end = part(blockIdx.x + 1);
@@ -78,8 +78,11 @@ struct Work {
     BS_DEVICE void for_other_parts(const Segment& segment, const Each& each) const {
         if (!Shape::SPLIT || segment.first > 0 || segment.end == turns) return;
         const int tile_end = (segment.tile + 1) * turns;
-        for (int cluster = blockIdx.x + 1; part(cluster) < tile_end; cluster++)
-            if (part(cluster) < part(cluster + 1)) each(cluster);
+        for (int cluster = blockIdx.x + 1, first = end; first < tile_end; cluster++) {
+            const int next = part(cluster + 1);
+            if (first < next) each(cluster);
+            first = next;
+        }
     }
 };
 

@@ -74,17 +74,13 @@ namespace bs::gemm {
 // By which the device decides whether tiles of ragged groups are split: sm90_gemm/cost.py.
 struct TileCycles {
     float tile;
-    float parted;  // of a tile in parts
     float split;  // of leaving sums of parts of tiles and adding them, once
     float sums;  // of adding one part's
-    float crossing;  // more, where a cluster has parts of two tiles
 };
-static_assert(sizeof(TileCycles) == 20, "as ctypes has it");
+static_assert(sizeof(TileCycles) == 12, "as ctypes has it");
 static_assert(BS_OFFSET_OF(TileCycles, tile) == 0, "");
-static_assert(BS_OFFSET_OF(TileCycles, parted) == 4, "");
-static_assert(BS_OFFSET_OF(TileCycles, split) == 8, "");
-static_assert(BS_OFFSET_OF(TileCycles, sums) == 12, "");
-static_assert(BS_OFFSET_OF(TileCycles, crossing) == 16, "");
+static_assert(BS_OFFSET_OF(TileCycles, split) == 4, "");
+static_assert(BS_OFFSET_OF(TileCycles, sums) == 8, "");
 
 }  // namespace bs::gemm
 
@@ -119,7 +115,7 @@ struct alignas(64) WgmmaArguments {
     u32* arrivals;  // flags, zero between launches
     int band;  // tiles of x whose rows stay in the L2 cache
     TileCycles cycles;  // of ragged groups
-    u8 end[24];
+    u8 end[32];
 };
 static_assert(sizeof(WgmmaArguments) == 896, "as ctypes has it");
 static_assert(BS_OFFSET_OF(WgmmaArguments, x_map) == 0, "");
@@ -149,6 +145,6 @@ static_assert(BS_OFFSET_OF(WgmmaArguments, partial) == 832, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, arrivals) == 840, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, band) == 848, "");
 static_assert(BS_OFFSET_OF(WgmmaArguments, cycles) == 852, "");
-static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 872, "");
+static_assert(BS_OFFSET_OF(WgmmaArguments, end) == 864, "");
 
 }  // namespace bs::gemm

@@ -83,10 +83,8 @@ class TileCycles(Structure):
     HEADER = Header("gemm_arguments", "gemm")
     MEMBERS = (
         Member("float", "tile"),
-        Member("float", "parted", "of a tile in parts"),
         Member("float", "split", "of leaving sums of parts of tiles and adding them, once"),
         Member("float", "sums", "of adding one part's"),
-        Member("float", "crossing", "more, where a cluster has parts of two tiles"),
     )
     _fields_ = fields(MEMBERS)
 

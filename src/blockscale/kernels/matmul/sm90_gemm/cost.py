@@ -35,37 +35,35 @@ class Constants:
     stage: float  # cycles in which warps wait for a stage and give it back
     tile: float  # cycles of a tile: filling the ring
     activate: float  # cycles for 1,024 results of gate and up
-    alone: float  # times the cycles of a split tile, where no other CTA has its rows of x
+    splitting: float  # times the cycles of a tile, in kernels with the code that splits tiles
     split: float  # cycles of leaving sums and adding them, once
     split_sums: float  # cycles for 1,024 sums
     join: float  # cycles in which the CTAs of a cluster meet and send sums, for each but one
     join_sums: float  # cycles for 1,024 sums that a CTA of a cluster sends, or adds
-    crossing: float  # cycles more, where a cluster has parts of two tiles
     beside: float  # memory beside all else: exponent of a p-norm
     again: float  # of the bytes that parts of tiles read, as far as the cache does not hold them
     cache: float  # of the L2 cache, that holds rows of x
 
 
 CONSTANTS = Constants(
-    multiply=1.08,
-    overlap=1.793,
-    decode=161.7,
-    decode_table=49.76,
-    decode_bits=14.35,
-    transpose=136.3,
-    transpose_table=62.98,
-    stage=53.01,
-    tile=2730,
-    activate=234,
-    alone=1.037,
-    split=5078,
-    split_sums=117.1,
-    join=944.8,
-    join_sums=92.81,
-    crossing=1378,
-    beside=3.774,
-    again=1.137,
-    cache=0.2453,
+    multiply=1.035,
+    overlap=1.898,
+    decode=166,
+    decode_table=47.7,
+    decode_bits=12.63,
+    transpose=136,
+    transpose_table=57.59,
+    stage=52.85,
+    tile=2682,
+    activate=245,
+    splitting=1.045,
+    split=6319,
+    split_sums=102.1,
+    join=800.7,
+    join_sums=205.9,
+    beside=4.164,
+    again=1.118,
+    cache=0.2353,
 )
 
 
@@ -73,10 +71,8 @@ class TileCycles(NamedTuple):
     """What tiles take; cuda/gemm/tile_cycles.cuh is told it where groups are ragged."""
 
     tile: float
-    parted: float  # of a tile in parts
     split: float  # of leaving sums of parts of tiles and adding them, once
     sums: float  # of adding one part's
-    crossing: float  # more, where a cluster has parts of two tiles
 
     def whole(self, tiles: int, clusters: int) -> float:
         return ceil(tiles / clusters) * self.tile
@@ -84,8 +80,7 @@ class TileCycles(NamedTuple):
     def in_parts(self, tiles: int, clusters: int) -> float:
         crosses = clusters % tiles > 0
         others = clusters // tiles + 1 if crosses else clusters // tiles - 1  # parts of a tile
-        crossing = self.crossing if crosses else 0.0
-        return tiles / clusters * self.parted + self.split + self.sums * others + crossing
+        return tiles / clusters * self.tile + self.split + self.sums * others
 
 
 def cost(problem: Problem, config: Config, constants: Constants = CONSTANTS) -> Prediction:
@@ -114,8 +109,9 @@ def tile_cycles(problem: Problem, config: Config, c: Constants = CONSTANTS) -> T
     if config.k_parts > 1:
         others = config.k_parts - 1
         tile += c.join * others + c.join_sums * sums * others / config.k_parts
-    parted = tile if config.cluster > 1 else c.alone * tile
-    return TileCycles(tile, parted, c.split, c.split_sums * sums, c.crossing)
+    if config.split:
+        tile *= c.splitting
+    return TileCycles(tile, c.split, c.split_sums * sums)
 
 
 def _unit_cycles(problem: Problem, config: Config, c: Constants) -> tuple[float, float]:
