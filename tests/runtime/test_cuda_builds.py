@@ -125,6 +125,12 @@ def test_kernels_of_products_are_compiled_for_gated_and_grouped_ones_too(verb, t
     assert multiply <= other
 
 
+@pytest.mark.parametrize("verb", ["matmul", "grouped_matmul"])
+def test_kernels_that_split_tiles_are_compiled_and_those_that_do_not(verb):
+    builds = [each for each in cubins.every_build(verb, "sm_90a") if each.entry == "sm90_gemm"]
+    assert {dict(each.defines)["BS_SPLIT"] for each in builds} == {0, 1}
+
+
 def test_no_record_is_left_of_a_kernel_that_is_gone():
     builds = {
         cubins.label(build, target)

@@ -96,6 +96,9 @@ def _products(format: Format, device: Device, whole: bool) -> Iterator[Problem |
         return
     for m in (2, 4, 16, 32, 64, 128):
         yield example("matmul", format, device, m=m)
+    if format in (NVFP4, KBIT4):  # tiles that are split along k, of groups too
+        yield example("matmul", format, device, m=512)
+        yield example("grouped_matmul", format, device, m=4096, n=768)
     for m in (1, 16):
         yield example("matmul", format, device, m=m, x="float16")
     for m in (8, 16):

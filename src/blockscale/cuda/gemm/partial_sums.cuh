@@ -72,16 +72,16 @@ struct OtherParts {
     using Sums = PartialSums<Shape>;
 
     const Sums& sums;
-    RingTurn<Shape::STAGES> next;  // piece
+    PackedTurn<Shape::STAGES> next;  // piece
 
     // By the thread that brings x: the parts that other clusters have left, or will have, of the tile whose operands are in
     // the ring or on their way.
     BS_DEVICE void load(const StageRing<Shape>& ring, const Work<Shape>& work, const Segment& segment) {
         StageRing<Shape> at = ring;
-        RingTurn<Shape::STAGES> oldest = next;
+        PackedTurn<Shape::STAGES> oldest = next;
         int under_way = 0;
         const auto wait_for_oldest = [&] {
-            ptx::mbarrier_wait(sums.empty(oldest.slot), oldest.parity);
+            ptx::mbarrier_wait(sums.empty(oldest.slot()), oldest.parity());
             oldest.step_on();
         };
         work.for_other_parts(segment, [&](int cluster) {
@@ -95,7 +95,7 @@ struct OtherParts {
                 else
                     wait_for_oldest();
                 const int bytes = min(Sums::PIECE_QUADS, Sums::QUADS - quad) * Sums::QUAD_BYTES;
-                const u32 full = sums.full(next.slot);
+                const u32 full = sums.full(next.slot());
                 ptx::mbarrier_arrive_expect_tx(full, bytes);
                 ptx::tma::load_bytes(at.stage_of(at.slot), sums.sums_of(cluster) + quad * Shape::CONSUMERS, bytes, full);
                 at.step_on(), next.step_on();
@@ -109,7 +109,7 @@ struct OtherParts {
     BS_DEVICE void skip(const Work<Shape>& work, const Segment& segment) {
         work.for_other_parts(segment, [&](int) {
 #pragma unroll 1
-            for (int i = 0; i < Sums::PIECES; i++, next.step_on()) ptx::mbarrier_wait(sums.empty(next.slot), next.parity);
+            for (int i = 0; i < Sums::PIECES; i++, next.step_on()) ptx::mbarrier_wait(sums.empty(next.slot()), next.parity());
         });
     }
 
@@ -120,7 +120,7 @@ struct OtherParts {
         work.for_other_parts(segment, [&](int) {
 #pragma unroll
             for (int i = 0; i < Sums::PIECES; i++) {
-                ptx::mbarrier_wait(sums.full(next.slot), next.parity);
+                ptx::mbarrier_wait(sums.full(next.slot()), next.parity());
                 const u32 from = at.stage_of(at.slot) + 16 * threadIdx.x;
 #pragma unroll
                 for (int j = 0; j < Sums::PIECE_QUADS; j++) {
@@ -133,7 +133,7 @@ struct OtherParts {
                     for (int part = 0; part < 4; part++) s[part] += __uint_as_float(other[part]);
                 }
                 __syncwarp();
-                if (at.lane == 0) at.arrive_in_cluster(sums.empty(next.slot));
+                if (at.lane == 0) at.arrive_in_cluster(sums.empty(next.slot()));
                 at.step_on(), next.step_on();
             }
         });

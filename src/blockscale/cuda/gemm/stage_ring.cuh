@@ -121,7 +121,8 @@ struct ReadRing : StageRing<Shape> {
     int lane, n_warp;
 
     BS_DEVICE ReadRing(const Ring& ring) : Ring(ring), lane(threadIdx.x % 32), n_warp(threadIdx.x / 32) {
-        ptx::hold(lane), ptx::hold(n_warp);  // or the mainloop computes them in each turn
+        // Or the mainloop computes them in each turn, which pays where sums leave no register for them.
+        if constexpr (Shape::TILES_PER_WARP * Shape::TILE_M < 256) ptx::hold(lane), ptx::hold(n_warp);
     }
 
     // A warpgroup has 64 neighbouring rows of w in a product: 16 of each warp.
