@@ -113,10 +113,13 @@ def again(sweeps: list[Path], best: int, earlier: int) -> Plan:
     ranked first now, those that were the fastest then, and what an exception says."""
     timed: dict[Problem, dict[Config, float]] = {}
     for path in sweeps:
-        for line in path.read_text().splitlines():
-            facts, rows = json.loads(line)
-            of_problem = timed.setdefault(problem_of(facts), {})
-            of_problem.update({read_config(row[0]): row[-1] for row in rows})
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            try:
+                facts, rows = json.loads(line)
+                times = {read_config(row[0]): row[-1] for row in rows}
+                timed.setdefault(problem_of(facts), {}).update(times)
+            except (ValueError, TypeError, LookupError) as error:
+                raise SystemExit(f"{path}, line {number}, is of no such sweep: {error}") from None
     plan = []
     for problem, times in timed.items():
         told = exception(problem)

@@ -1,7 +1,13 @@
 """Draws of problems and configs for the cost model of the streaming kernel."""
 
+from pathlib import Path
+
+import pytest
+
 from bench import sweep
 from blockscale.kernels.matmul.stream.space import is_legal
+
+SWEEPS = Path(sweep.__file__).with_name("results") / "sweeps"
 
 
 def test_a_draw_is_fixed_by_its_seed():
@@ -20,3 +26,19 @@ def test_a_plan_comes_back_from_its_file(tmp_path):
     plan = sweep.draw(10, 3, 2, 1)
     sweep.write_plan(plan, tmp_path / "plan.json")
     assert sweep.read_plan(tmp_path / "plan.json") == plan
+
+
+def test_problems_of_a_stored_sweep_are_planned_again(tmp_path):
+    stored = (SWEEPS / "h200_draw12.jsonl").read_text().splitlines()[:3]
+    (tmp_path / "old.jsonl").write_text("\n".join(stored))
+    plan = sweep.again([tmp_path / "old.jsonl"], best=2, earlier=1)
+    assert len(plan) == 3
+    for problem, configs in plan:
+        assert 2 <= len(set(configs)) == len(configs) <= 4
+        assert all(is_legal(config, problem) for config in configs)
+
+
+@pytest.mark.parametrize("name", ["h200_gemm_draw1.jsonl", "../h200.json"])
+def test_what_is_no_sweep_is_refused(name):
+    with pytest.raises(SystemExit, match="line 1, is of no such sweep"):
+        sweep.again([SWEEPS / name], best=2, earlier=1)
