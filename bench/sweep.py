@@ -2,6 +2,7 @@
 
     python -m bench.sweep draw --seed 5 --problems 90 plan.json       # anywhere
     python -m bench.sweep again sweep.jsonl ... plan.json             # the problems of old sweeps
+    python -m bench.sweep recorded h200.json plan.json --formats kbit5,mxfp8    # of bench.run
     python -m bench.sweep time plan.json sweep.jsonl                  # on a GPU
 
 A draw is fixed by its seed: n, k, m, format and verb of each problem; of its configs, those that
@@ -24,6 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from blockscale.formats import Format
 from blockscale.formats import format as format_named
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import stream
@@ -73,19 +75,21 @@ def draw_problem(order: random.Random) -> Problem:
         read = matrix * (min(groups, m) if verb == "experts" else groups)
         if _LEAST_BYTES <= read <= _MOST_BYTES and groups * matrix < _MOST_STORED:
             break
+    return _problem(format, m, n, k, groups=groups, ragged=verb == "experts", gated=gated)
+
+
+def _problem(format: Format, m: int, n: int, k: int, **facts: Any) -> Problem:
     return Problem(
         verb="matmul",
         m=m,
         n=n,
         k=k,
-        groups=groups,
-        ragged=verb == "experts",
-        gated=gated,
-        activation="silu" if gated else "",
+        activation="silu" if facts.get("gated") else "",
         x="bfloat16",
         w=str(Kind(format, fragments(format))),
         out="bfloat16",
         device=gpu("sm_90"),
+        **facts,
     )
 
 
@@ -127,6 +131,22 @@ def again(sweeps: list[Path], best: int, earlier: int) -> Plan:
         fastest = sorted((each for each in times if is_legal(each, problem)), key=times.__getitem__)
         first = ranked_by_prediction(problem)[:best]
         plan.append((problem, [*dict.fromkeys([*first, *known, *fastest[:earlier]])]))
+    return plan
+
+
+def recorded(record: Path, formats: list[str], best: int) -> Plan:
+    """Products of a record of bench.run: configs that are ranked first, and what an exception
+    says."""
+    plan = []
+    for case in json.loads(record.read_text())["cases"]:
+        names = {entry["rival"].lower() for entry in case["entries"] if entry["role"] == "ours"}
+        for name in (each for each in formats if each in names):
+            problem = _problem(format_named(name), case["m"], case["n"], case["k"])
+            if stream.refuses(problem) is None:
+                told = exception(problem)
+                known = [] if told is None else [told.config]
+                first = ranked_by_prediction(problem)[:best]
+                plan.append((problem, [*dict.fromkeys([*first, *known])]))
     return plan
 
 
@@ -304,6 +324,11 @@ def main() -> None:
     repeating.add_argument("plan", type=Path)
     repeating.add_argument("--best", type=int, default=4, help="configs that the model ranks first")
     repeating.add_argument("--earlier", type=int, default=2, help="that were the fastest")
+    of_record = commands.add_parser("recorded", help="products of a record, into a file")
+    of_record.add_argument("record", type=Path)
+    of_record.add_argument("plan", type=Path)
+    of_record.add_argument("--formats", default=",".join(FORMATS), help="separated by commas")
+    of_record.add_argument("--best", type=int, default=12, help="configs that are ranked first")
     for name in ("time", "serve"):
         timing = commands.add_parser(name)
         timing.add_argument("plan", type=Path)
@@ -313,6 +338,8 @@ def main() -> None:
         write_plan(draw(args.seed, args.problems, args.best, args.others), args.plan)
     elif args.command == "again":
         write_plan(again(args.sweeps, args.best, args.earlier), args.plan)
+    elif args.command == "recorded":
+        write_plan(recorded(args.record, args.formats.split(","), args.best), args.plan)
     else:
         (time_plan if args.command == "time" else serve)(args.plan, args.out)
 

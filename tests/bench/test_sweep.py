@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench import sweep
+from blockscale import KBIT5, MXFP8
 from blockscale.kernels.matmul.stream.space import is_legal
 
 SWEEPS = Path(sweep.__file__).with_name("results") / "sweeps"
@@ -42,3 +43,13 @@ def test_problems_of_a_stored_sweep_are_planned_again(tmp_path):
 def test_what_is_no_sweep_is_refused(name):
     with pytest.raises(SystemExit, match="line 1, is of no such sweep"):
         sweep.again([SWEEPS / name], best=2, earlier=1)
+
+
+def test_products_of_a_record_are_planned():
+    """Those that the streaming kernel takes, of the formats that are asked for."""
+    plan = sweep.recorded(SWEEPS.with_name("h200.json"), ["kbit5", "mxfp8"], best=2)
+    assert {problem.w_kind.format for problem, _ in plan} == {KBIT5, MXFP8}
+    assert {problem.m for problem, _ in plan} == {1, 16, 256}
+    assert {(problem.n, problem.k) for problem, _ in plan} >= {(8192, 8192), (5120, 2048)}
+    for problem, configs in plan:
+        assert all(is_legal(config, problem) for config in configs)
