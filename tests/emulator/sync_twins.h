@@ -80,6 +80,7 @@ void mbarrier_init(u32 barrier, int arrivals) {
 }
 
 void mbarrier_init_fence() { machine->current->clock.fence_proxies(); }
+// Of shared memory or of global memory: which of the two is not told apart.
 void fence_proxy_async() { machine->current->clock.fence_proxies(); }
 
 void mbarrier_arrive(u32 barrier) {

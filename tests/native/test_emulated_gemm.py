@@ -41,13 +41,17 @@ def test_clusters_split_tiles(schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize(("m", "sms"), [(64, 5), (450, 3)], ids=["five parts", "then whole tiles"])
-def test_parts_of_tiles_come_back_through_the_ring(schedule, m, sms):
-    """Sums of several parts one after the other, and operands of the next tile behind them."""
-    n, k = 100, 768
+@pytest.mark.parametrize(
+    ("m", "n", "k", "sms", "cluster"),
+    [(64, 100, 2560, 5, 1), (450, 100, 768, 3, 1), (450, 250, 640, 6, 2)],
+    ids=["five parts", "then whole tiles", "then whole tiles of clusters"],
+)
+def test_parts_of_tiles_come_back_through_the_ring(schedule, m, n, k, sms, cluster):
+    """Sums of several parts one after the other, more pieces than there are stages, and operands of
+    the next tile behind them."""
     q, w = lossless(bs.NVFP4, n, k)
     x = numbers(m, k)
-    config = Config(tile_m=64, warpgroups=2, tiles_per_warp=1, stages=4, cluster=1, split=True)
+    config = Config(64, warpgroups=2, tiles_per_warp=1, stages=3, cluster=cluster, split=True)
     problem = problem_of(bs.NVFP4, m, n, k, device=replace(gpu("h200"), sms=sms))
     with scheduled(schedule):
         y = run(sm90_gemm, problem, config, (w,), x)

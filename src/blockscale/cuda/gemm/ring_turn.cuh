@@ -14,14 +14,4 @@ struct RingTurn {
     }
 };
 
-// The same in one register, for threads that have few.
-template <int SLOTS>
-struct PackedTurn {
-    int turn = 0;  // of two rounds
-
-    BS_DEVICE int slot() const { return turn < SLOTS ? turn : turn - SLOTS; }
-    BS_DEVICE u32 parity() const { return turn >= SLOTS; }
-    BS_DEVICE void step_on() { turn = turn + 1 < 2 * SLOTS ? turn + 1 : 0; }
-};
-
 }  // namespace bs::gemm

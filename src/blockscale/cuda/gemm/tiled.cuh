@@ -30,7 +30,6 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
     decoder.load(a.weight[branch_of_warpgroup<Shape>()].table);
     TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), &decoder);
     TileStore<Shape> end(a, staging, x_scales);
-    OtherParts<Shape> others{partial};
     Work<Shape> work(order);
     for (Segment segment; work.take(segment);) {
         if constexpr (Shape::TRANSPOSED) mainloop.begin(order.at(segment.tile, rank));
@@ -46,29 +45,28 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
                 partial.leave(mainloop.sums);
                 continue;
             }
-            others.add(mainloop.sums, mainloop, work, segment);
+            partial.add(mainloop.sums, mainloop, work, segment);
         }
         end.store(mainloop.sums, [](int) { return true; });
     }
 }
 
-// By the warpgroup that does not multiply: a thread for weights, one for x, one that says that sums have been left. Weights that nobody writes need not wait for the kernel before: they come while
-// it ends.
+// By the warpgroup that does not multiply: a thread for weights, one for x, one that says that sums have been left. Weights
+// that nobody writes need not wait for the kernel before: they come while it ends.
 template <class Shape>
 BS_DEVICE void produce(const typename Shape::Arguments& a, StageRing<Shape>& ring, const TileOrder<Shape>& order,
                        const PartialSums<Shape>& partial, int rank) {
-    OtherParts<Shape> others{partial};
     if (threadIdx.x == Shape::CONSUMERS) {
         ring.fill(
             order, rank, [&] { if (!a.weights_unchanged) ptx::wait_for_prerequisites(); },
             [&](const OutputTile& tile, int k_tile) { ring.load_weights(a, tile, k_tile); },
-            [&](const Work<Shape>& work, const Segment& segment) { others.skip(work, segment); });
+            [&](const Work<Shape>& work, const Segment& segment) { partial.wait_for_stages(work, segment); });
     } else if (threadIdx.x == Shape::CONSUMERS + 32) {
         ptx::tma::prefetch(a.x_map);  // or the first copy of x would wait for it
         ring.fill(
             order, rank, [] { ptx::wait_for_prerequisites(); },
             [&](const OutputTile& tile, int k_tile) { ring.load_x(a, tile, k_tile, rank); },
-            [&](const Work<Shape>& work, const Segment& segment) { others.load(ring, work, segment); });
+            [&](const Work<Shape>& work, const Segment& segment) { partial.load(ring, work, segment); });
     } else if (Shape::SPLIT && threadIdx.x == Shape::CONSUMERS + 64) {
         partial.announce(Work<Shape>(order));
     }

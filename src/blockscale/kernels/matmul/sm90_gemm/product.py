@@ -57,7 +57,7 @@ class Product(FragmentProduct):
     def _workspace_sizes(self) -> tuple[int, int]:
         """Of sums, and of flags that say that they are there."""
         problem, config = self._problem, self._config
-        flags = config.clusters(problem) * config.cluster * config.warpgroups
+        flags = config.clusters(problem) * config.cluster
         return config.partial_floats(problem), flags
 
     @property
