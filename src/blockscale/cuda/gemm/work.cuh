@@ -24,23 +24,22 @@ struct Segment {
 
 template <class Shape>
 struct Work {
-    int turns;    // of a tile
-    int count;    // of tiles
+    const TileOrder<Shape>& order;
+    int turns;            // of a tile
     int split = 0;        // turns of the tiles that are split
     int at = 0, end = 0;  // of this cluster's part
     int next;             // of the whole tiles
 
     // Divisions stand where they are needed alone: each delays the first copies of a CTA by about 0.1 us.
-    BS_DEVICE Work(const TileOrder<Shape>& order) {
+    BS_DEVICE Work(const TileOrder<Shape>& order) : order(order), next(blockIdx.x) {
         constexpr int TURN = 64 * Shape::TURN;
         turns = (order.a.k + TURN - 1) / TURN;
-        count = order.count();
-        next = blockIdx.x;
-        if constexpr (Shape::SPLIT) split_tiles(order);
+        if constexpr (Shape::SPLIT) split_tiles();
     }
 
-    BS_DEVICE void split_tiles(const TileOrder<Shape>& order) {
-        const int clusters = gridDim.x, rounds = count / clusters, left = count - rounds * clusters;
+    BS_DEVICE void split_tiles() {
+        const int count = order.count(), clusters = gridDim.x;
+        const int rounds = count / clusters, left = count - rounds * clusters;
         if (left == 0) return;
         if constexpr (Shape::RAGGED)
             if (!splitting_pays(order.a.cycles, count, clusters, rounds)) return;
@@ -59,7 +58,7 @@ struct Work {
             const int part = blockIdx.y;
             segment = Segment{next, part * turns / Shape::PARTS, (part + 1) * turns / Shape::PARTS};
             next += gridDim.x;  // beyond the last tile
-            return segment.tile < count;
+            return segment.tile < order.count();
         }
         if (Shape::SPLIT && at < end) {
             const int first = at % turns, taken = min(end - at, turns - first);
@@ -69,7 +68,7 @@ struct Work {
         }
         segment = Segment{next, 0, turns};
         next += gridDim.x;
-        return segment.tile < count;
+        return segment.tile < order.count();
     }
 
     // The clusters that have the other parts of a tile, in order, if this cluster has its beginning. With fewer turns than
