@@ -126,27 +126,27 @@ def again(sweeps: list[Path], best: int, earlier: int) -> Plan:
                 raise SystemExit(f"{path}, line {number}, is of no such sweep: {error}") from None
     plan = []
     for problem, times in timed.items():
-        told = exception(problem)
-        known = [] if told is None else [told.config]
         fastest = sorted((each for each in times if is_legal(each, problem)), key=times.__getitem__)
-        first = ranked_by_prediction(problem)[:best]
-        plan.append((problem, [*dict.fromkeys([*first, *known, *fastest[:earlier]])]))
+        plan.append((problem, [*dict.fromkeys([*_likely(problem, best), *fastest[:earlier]])]))
     return plan
 
 
+def _likely(problem: Problem, best: int) -> list[Config]:
+    """Configs that are ranked first, and what an exception says."""
+    told = exception(problem)
+    known = [] if told is None else [told.config]
+    return [*dict.fromkeys([*ranked_by_prediction(problem)[:best], *known])]
+
+
 def recorded(record: Path, formats: list[str], best: int) -> Plan:
-    """Products of a record of bench.run: configs that are ranked first, and what an exception
-    says."""
+    """Products of a record of bench.run that the streaming kernel takes."""
     plan = []
     for case in json.loads(record.read_text())["cases"]:
         names = {entry["rival"].lower() for entry in case["entries"] if entry["role"] == "ours"}
         for name in (each for each in formats if each in names):
             problem = _problem(format_named(name), case["m"], case["n"], case["k"])
             if stream.refuses(problem) is None:
-                told = exception(problem)
-                known = [] if told is None else [told.config]
-                first = ranked_by_prediction(problem)[:best]
-                plan.append((problem, [*dict.fromkeys([*first, *known])]))
+                plan.append((problem, _likely(problem, best)))
     return plan
 
 

@@ -6,10 +6,10 @@
 // others' sums to one tile at the most: the last of its part.
 //
 // Pieces of sums have mbarriers of their own, so the ring is where it was when they have been added. If they moved it on
-// like operands, the compiler would not keep its slot in a uniform register, and the mainloop was 1 to 4% slower.
+// like operands, the compiler would not keep its slot in a uniform register, and products were up to 4% slower.
 //
-// A thread that does not multiply raises the flag: that all stores are visible takes a microsecond, in which the others go
-// on with their next tile.
+// A thread that does not multiply raises the flag: while it waits until all stores are visible, the others go on with their
+// next tile.
 #pragma once
 #include "gemm/ring_turn.cuh"
 #include "gemm/stage_ring.cuh"

@@ -73,7 +73,7 @@ BS_DEVICE void produce(const typename Shape::Arguments& a, StageRing<Shape>& rin
     __syncwarp();
 }
 
-// Each by a thread of its own, before anybody else in the cluster looks at them: one after the other they would take .1 us.
+// Each by a thread of its own, before anybody else in the cluster looks at them: the first copies wait for all.
 template <class Shape>
 BS_DEVICE void initialise_barriers(u32 barrier) {
     constexpr int RING = 2 * Shape::STAGES, ALL = RING + PartialSums<Shape>::BARRIERS;
