@@ -183,12 +183,13 @@ def tune(
     """Time every way to multiply x and w on this device, and keep the result: calls like it take
     the fastest from then on, in this process and in later ones.
 
-    Takes what `explain` takes. Shapes, formats and dtypes count, values do not: it is measured on
-    random operands, with rows spread over experts at random. A result serves the same number of
-    rows only, with and without a bias. With `store=False` nothing is kept, and nothing changes.
+    Takes what `explain` takes. Shapes, formats, dtypes and the sizes of groups count, other values
+    do not: it is measured on random operands. A result serves the same number of rows only, with
+    and without a bias, and however they fall on groups: give sizes that are usual. With
+    `store=False` nothing is kept, and nothing changes.
     """
     call = _checked_call(x, w, up, group_sizes, activation, x_format, out_dtype)
-    return ops.tune(call.problem(), call.x.device, store=store)
+    return ops.tune(call.problem(), call.x.device, group_sizes=group_sizes, store=store)
 
 
 def _checked_call(

@@ -109,6 +109,22 @@ def test_experts_are_met_at_random(clock, install, monkeypatch):
     assert len({address for address, _ in fake.met}) == 1  # in one copy of all
 
 
+def test_sizes_of_groups_that_are_given_are_timed(clock, install, monkeypatch):
+    monkeypatch.setattr(contest, "ring_bytes", lambda device: 100_000)
+    fake = Fake(clock, 4, 8)
+    install(fake, verb="grouped_matmul")
+    ragged = problem(verb="grouped_matmul", m=9, groups=8, ragged=True)
+    given = torch.tensor([5, 0, 0, 0, 2, 0, 0, 0])  # two rows of x belong to no group
+    assert tune(clock, ragged, group_sizes=given).wins
+    met = [(address, tuple(each.tolist())) for address, each in fake.met]
+    assert {tuple(sorted(sizes)) for _, sizes in met} == {(0, 0, 0, 0, 0, 0, 2, 5)}
+    first, *_ = clock.rings
+    copies = len({address for address, _ in met})
+    assert len(first) > copies > 1  # two experts of eight are a part of a copy
+    assert {sizes for _, sizes in met[:1]} == {tuple(given.tolist())}
+    assert len(set(met)) > copies  # later turns meet other experts
+
+
 def test_weights_go_round_a_ring_that_no_cache_holds(clock, install, monkeypatch):
     monkeypatch.setattr(contest, "ring_bytes", lambda device: 20_000)
     fake = Fake(clock, 4, 8)
@@ -187,9 +203,9 @@ def test_the_verb_takes_what_explain_takes(clock, install, monkeypatch):
     bs.tune(x, gate[0], x_format=bs.MXFP8, out_dtype=torch.float16)
     assert asked == [
         (bs.explain(x, gate, up, group_sizes=sizes, activation="gelu").problem, CPU,
-         {"store": False}),
+         {"group_sizes": sizes, "store": False}),
         (bs.explain(x, gate[0], x_format=bs.MXFP8, out_dtype=torch.float16).problem, CPU,
-         {"store": True}),
+         {"group_sizes": None, "store": True}),
     ]  # fmt: skip
     with pytest.raises(ValueError, match="k=32"):
         bs.tune(torch.randn(7, 32), gate[0])

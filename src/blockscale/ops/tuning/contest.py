@@ -32,9 +32,15 @@ class Contest:
     """Whoever fails is left out, with the reason; but the rule's choice, whose error is raised."""
 
     def __init__(
-        self, problem: Problem, device: torch.device, progress: Progress, clock: Clock | None
+        self,
+        problem: Problem,
+        device: torch.device,
+        progress: Progress,
+        clock: Clock | None,
+        group_sizes: Tensor | None = None,
     ) -> None:
         self._problem, self._device, self._progress = problem, device, progress
+        self._group_sizes = group_sizes
         self._every = candidates(problem)
         self._rule = self._every[0]
         self._clock = clock or _clock_of(device, self._rule.is_capturable(problem))
@@ -68,7 +74,9 @@ class Contest:
     def run(self) -> tuple[list[Trial], Trial]:
         if len(self._rest) == 1:
             return self._trials({}), Trial(self._rule, None)
-        operands = make_operands(self._problem, self._device, ring_bytes(self._device))
+        operands = make_operands(
+            self._problem, self._device, ring_bytes(self._device), self._group_sizes
+        )
         self._check(operands)
         watches = self._stopwatches(operands)
         if len(self._rest) == 1:

@@ -47,11 +47,16 @@ class Operands:
         return as_rows(self.x)
 
 
-def make_operands(problem: Problem, device: torch.device, ring_bytes: int) -> Operands:
+def make_operands(
+    problem: Problem, device: torch.device, ring_bytes: int, group_sizes: Tensor | None = None
+) -> Operands:
+    """Of a ragged problem with these rows in its groups, or with rows spread at random."""
     generator = Generator(device).manual_seed(0)
     matrices = tuple(_matrix(problem, generator) for _ in range(2 if problem.gated else 1))
     placed = tuple(_placed(each, problem) for each in matrices)
-    return Operands(_x(problem, generator), matrices, _ring(problem, placed, ring_bytes))
+    return Operands(
+        _x(problem, generator), matrices, _ring(problem, placed, ring_bytes, group_sizes)
+    )
 
 
 def _x(problem: Problem, generator: Generator) -> Operand:
@@ -93,16 +98,26 @@ def _repeat(storage: Tensor, groups: int) -> Tensor:
     return storage.repeat(groups, *(1 for _ in storage.shape))
 
 
-def _ring(problem: Problem, weights: tuple[Parts, ...], ring_bytes: int) -> list[Entry]:
+def _ring(
+    problem: Problem, weights: tuple[Parts, ...], ring_bytes: int, group_sizes: Tensor | None
+) -> list[Entry]:
     total = sum(part.codes.nbytes + part.scale.nbytes for part in weights)
-    touched = max(total * problem.weights_read // (problem.groups * len(weights)), 1)
+    if group_sizes is None:
+        experts = problem.weights_read // len(weights)
+    else:
+        experts = int(group_sizes.count_nonzero())
+    touched = max(total * experts // problem.groups, 1)
     count = min(-(-ring_bytes // touched), _MOST_ENTRIES) or 1
     copies = [weights] + [
         tuple(part._replace(codes=part.codes.clone(), scale=part.scale.clone()) for part in weights)
         for _ in range(min(-(-ring_bytes // total), count) - 1)
     ]
     device = weights[0].codes.device
-    return [Entry(copies[i % len(copies)], _routing(problem, device, i)) for i in range(count)]
+    if group_sizes is None:
+        routings = [_routing(problem, device, i) for i in range(count)]
+    else:
+        routings = [_exchanged(group_sizes, device, i // len(copies)) for i in range(count)]
+    return [Entry(copies[i % len(copies)], routing) for i, routing in enumerate(routings)]
 
 
 def _routing(problem: Problem, device: torch.device, seed: int) -> Tensor | None:
@@ -112,3 +127,13 @@ def _routing(problem: Problem, device: torch.device, seed: int) -> Tensor | None
     generator = Generator().manual_seed(seed)
     expert = torch.randint(problem.groups, (problem.m,), generator=generator)
     return torch.bincount(expert, minlength=problem.groups).to(device, torch.int32)
+
+
+def _exchanged(group_sizes: Tensor, device: torch.device, turn: int) -> Tensor:
+    """As given in the first turn of the ring, on other experts in later ones: sizes that leave most
+    experts out would meet the same weights again, and find them in the cache."""
+    sizes = group_sizes.to(device, torch.int32)
+    if turn == 0:
+        return sizes
+    order = torch.randperm(len(sizes), generator=Generator().manual_seed(turn))
+    return sizes[order.to(device)]

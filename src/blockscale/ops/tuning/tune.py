@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 
 import torch
+from torch import Tensor
 
 from blockscale.ops.choose import choose
 from blockscale.ops.tuning.contest import Clock, Contest, Progress
@@ -23,6 +24,7 @@ def tune(
     problem: Problem,
     device: torch.device,
     *,
+    group_sizes: Tensor | None = None,
     store: bool = True,
     jobs: int | None = None,
     progress: Progress = lambda doing, done, total: None,
@@ -30,15 +32,16 @@ def tune(
 ) -> Tuning:
     """Time every legal config of every kernel that takes the problem.
 
-    store     keep the result, so that `choose` finds it, in this process and later ones
-    jobs      compilations at a time
+    group_sizes   of a ragged problem, to be timed with; without them rows are spread at random
+    store         keep the result, so that `choose` finds it, in this process and later ones
+    jobs          compilations at a time
     """
     machine = _machine(problem, device)
     if store:
         tuned.check_storable()
     problem = replace(problem, bias=False)  # which costs every kernel the same
     with _on_device(device), torch.no_grad():
-        contest = Contest(problem, device, progress, clock)
+        contest = Contest(problem, device, progress, clock, group_sizes)
         contest.leave_out_what_no_graph_holds()
         contest.compile(jobs)
         trials, best = contest.run()
