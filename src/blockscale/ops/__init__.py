@@ -2,7 +2,7 @@
 
 from blockscale.ops.arguments import op_arguments
 from blockscale.ops.builds import builds
-from blockscale.ops.choose import VERBS, Answer, Choice, answers, choose
+from blockscale.ops.choose import VERBS, Answer, answers, choose
 from blockscale.ops.conversion_ops import dequantize, quantize
 from blockscale.ops.decoder import (
     DecoderCall,
@@ -36,6 +36,7 @@ from blockscale.ops.proof.everything import Outcome, prove_all, to_prove
 from blockscale.ops.proof.standing import Standing
 from blockscale.ops.quantize import derive_tensor_scale, repack
 from blockscale.ops.replay import keep_replay, run_replay
+from blockscale.ops.rule import Choice
 from blockscale.ops.tuning.report import Tuning
 from blockscale.ops.tuning.sources import source_hash
 from blockscale.ops.tuning.stored import machine_of

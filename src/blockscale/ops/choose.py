@@ -1,6 +1,4 @@
-"""Which kernel runs: what tuning has found to be the fastest here, or else, by rule, the first of
-the verb's that does not refuse, with its first config; of several that predict their time, the one
-that predicts the shortest.
+"""Which kernel runs: what tuning has found to be the fastest here, or else the rule's choice.
 
 On a GPU it must have shown that it works there: by the tests of this library, or by a proof, which
 is made now where there is none. What fails is passed over, with a warning."""
@@ -12,8 +10,9 @@ from collections.abc import Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from blockscale.kernels import KERNELS, Config, Kernel, Launch, Parts
+from blockscale.kernels import KERNELS, Launch, Parts
 from blockscale.ops.proof.standing import Standing, standing, why_unfit
+from blockscale.ops.rule import BY_RULE, Choice, by_rule
 from blockscale.ops.tuning.stored import as_candidate, stored_result
 from blockscale.problem import Problem
 from blockscale.runtime import tuned_enabled
@@ -21,13 +20,6 @@ from blockscale.runtime.result_folder import warn_once
 from blockscale.runtime.tuned import LEAST_GAIN
 
 VERBS = tuple(KERNELS)
-BY_RULE = "by rule"
-
-
-class Choice(NamedTuple):
-    kernel: Kernel
-    config: Config
-    reason: str
 
 
 @lru_cache(maxsize=4096)
@@ -69,28 +61,6 @@ def _preferred(problem: Problem, failed: Set[str]) -> Choice:
         return rule._replace(reason=f"{BY_RULE}; {told}, not used: {found}")
     slower = f"{rule.kernel.NAME} with {rule.config}"
     return Choice(*found, f"{told}: {result.gain:.2f}x the speed of the rule's choice, {slower}")
-
-
-def by_rule(problem: Problem, failed: Set[str] = frozenset()) -> Choice:
-    """failed: names of kernels that are passed over."""
-    takers = [
-        kernel
-        for kernel in KERNELS[problem.verb]
-        if kernel.NAME not in failed and kernel.refuses(problem) is None
-    ]
-    if not takers:
-        raise RuntimeError(f"no kernel takes {problem}: reference must refuse nothing")
-    first, *others = (Choice(kernel, kernel.configs(problem)[0], BY_RULE) for kernel in takers)
-    if len(others) < 2:  # behind it stands the reference alone, which predicts nothing
-        return first
-    found: tuple[float, Choice] | None = None  # microseconds, as predicted
-    for choice in (first, *others):
-        predicted = choice.kernel.bind(problem, choice.config).predicted
-        if predicted is None:
-            return found[1] if found else choice
-        if found is None or predicted.microseconds < found[0]:
-            found = predicted.microseconds, choice
-    raise RuntimeError(f"{problem}: the reference predicts a time, which it must not")
 
 
 def bind(problem: Problem, weights: tuple[Parts, ...] = (), frozen: bool = False) -> Launch:

@@ -9,8 +9,9 @@ import torch
 from blockscale.formats import INT8
 from blockscale.kernels import KERNELS, Prediction
 from blockscale.layouts import ScaledMemory
-from blockscale.ops.choose import BY_RULE, Answer, Choice, answers, choose
+from blockscale.ops.choose import Answer, answers, choose
 from blockscale.ops.prepared import prepared_layout
+from blockscale.ops.rule import BY_RULE, Choice
 from blockscale.ops.tuning.stored import other_rows
 from blockscale.problem import Problem
 from blockscale.runtime import Ceilings, ceilings, published_ceilings

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from blockscale.kernels import Launch, Parts
-from blockscale.ops.choose import Choice, choose
+from blockscale.ops.choose import choose
 from blockscale.ops.matmul import MatmulCall, quantizes_x
 from blockscale.ops.operand import Operand, as_groups, as_rows
+from blockscale.ops.rule import Choice
 from blockscale.ops.validate import check_allocated
 from blockscale.problem import Problem
 

@@ -9,6 +9,7 @@ import blockscale as bs
 from blockscale import ops
 from blockscale.ops.tuning import contest
 from blockscale.ops.tuning import tune as tuning
+from blockscale.ops.tuning.candidates import candidates
 from blockscale.runtime import gpu, tuned
 from ops.tuning.fakes import CPU, Config, Fake, chosen, forget, problem, tune
 
@@ -46,6 +47,19 @@ def test_every_kernel_that_takes_it_is_tried_but_the_definition(clock, install):
     ]
     assert chosen()[:2] == (quick, Config(3))
     assert not refusing.launched
+
+
+def test_the_rules_choice_comes_first_whichever_kernel_it_is_of():
+    """Of these two products `stream`, which is asked first, takes one."""
+    firsts = set()
+    for m in (1, 1024):
+        asked = ops.example("matmul", bs.NVFP4, gpu("h200"), m=m)
+        every = candidates(asked)
+        assert every[0] == ops.choose(asked)[:2]
+        assert len(every) == len(set(every))
+        assert {each.kernel.NAME for each in every} > {every[0].kernel.NAME}
+        firsts.add(every[0].kernel.NAME)
+    assert firsts == {"stream", "sm90_gemm"}
 
 
 def test_a_wrong_result_is_left_out_and_never_timed(clock, install):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from blockscale.kernels import KERNELS, Config, Kernel
 from blockscale.ops.proof.standing import why_unfit
+from blockscale.ops.rule import by_rule
 from blockscale.problem import Problem
 from blockscale.runtime.cuda import Build
 
@@ -44,10 +45,13 @@ def candidates(problem: Problem) -> list[Candidate]:
     """Of all kernels that take the problem and work here; of `reference`, the last, where no other
     does."""
     *rivals, reference = KERNELS[problem.verb]
-    takers = [
-        kernel
-        for kernel in rivals
-        if kernel.refuses(problem) is None
-        and why_unfit(problem, kernel, kernel.configs(problem)[0]) is None
-    ]
-    return [each for kernel in takers or [reference] for each in offered(kernel, problem)]
+    willing = [kernel for kernel in rivals if kernel.refuses(problem) is None]
+    unfit = {
+        kernel.NAME
+        for kernel in willing
+        if why_unfit(problem, kernel, kernel.configs(problem)[0]) is not None
+    }
+    takers = [kernel for kernel in willing if kernel.NAME not in unfit] or [reference]
+    rule = Candidate(*by_rule(problem, unfit)[:2])
+    every = [each for kernel in takers for each in offered(kernel, problem)]
+    return [rule, *(each for each in every if each != rule)]
