@@ -8,6 +8,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include "isa/in_memory.h"
 #include "products/kernels.h"
 #include "products/stage.h"
 
@@ -224,6 +225,7 @@ bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t
   const int weights = call.activation == NONE ? 1 : 2;
   const int64_t sums_of_weight = row_tiles * TILE_M * PANEL_COLUMNS;
   const TileConfig config(once ? rows : TILE_M);
+  in_memory(&config);
   _tile_loadconfig(&config);
   bool safe = true;
   for (int w = 0; w < weights; ++w)
@@ -231,6 +233,7 @@ bool multiply_panel(const Matmul& call, const uint8_t* x, int64_t group, int64_t
       for (int64_t first = 0; first < chunks && safe; first += depth) {
         const int64_t count = chunks - first < depth ? chunks - first : depth;
         safe = decode_stage(decode, facts, call, w, group, tile, first, count, scratch.stage);
+        in_memory(scratch.stage);
         const Start start = first == 0 ? Start::ZERO : once ? Start::KEEP : Start::LOAD;
         const bool finish = !once || first + count == chunks;
         for (int64_t b = 0; b < row_tiles && safe; ++b) {

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #include "isa/byte_table.h"
+#include "isa/in_memory.h"
 #include "products/decode.h"
 #include "products/int8_runs.h"
 #include "products/kernels.h"
@@ -32,9 +33,6 @@ struct alignas(64) Int8TileConfig {
     rows[3] = rows[5] = uint8_t(run / 4);
   }
 };
-
-// Tile instructions do not tell the compiler what they read: that is stored before.
-ALWAYS_INLINE void in_memory(const void* read) { asm volatile("" : : "r"(read) : "memory"); }
 
 // A thread's memory.
 struct Int8Stage {
