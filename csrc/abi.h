@@ -8,7 +8,7 @@
 
 namespace blockscale {
 
-constexpr int ABI_VERSION = 10;
+constexpr int ABI_VERSION = 11;
 
 // Instruction sets, each including the ones before it of its line: AVX2 to AMX on x86, NEON to BF16 on ARM. SCALAR is
 // portable code, for x86 without AVX2 and for all other machines.
@@ -68,6 +68,9 @@ struct Matmul {
   int32_t threads;
 };
 
+// Of products; every machine has the first three.
+enum Algorithm : int32_t { BY_STREAM = 0, BY_GEMM = 1, BY_INT8 = 2, BY_AMX = 3, BY_SLICES = 4, BY_BFMMLA = 5 };
+
 // x / sqrt(mean(x^2) + epsilon) * weight.
 struct RmsNorm {
   const void* weight;  // [hidden]
@@ -75,29 +78,34 @@ struct RmsNorm {
   float epsilon;
 };
 
-// One layer of a decoder: attention with rotary positions and grouped key heads, then a gated product. What products
-// read and write is set by bs_decode.
+// What it reads and writes is set by bs_decode.
+struct DecoderProduct {
+  Matmul call;
+  int32_t algorithm;  // of more than one token: Algorithm
+};
+
+// One layer of a decoder: attention with rotary positions and grouped key heads, then a gated product.
 struct DecoderLayer {
   RmsNorm attention_norm, mlp_norm;
-  Matmul q, k, v, o, gate_up, down;
-  void* keys;            // [kv_heads][head_stride] in cache_dtype; the position that is computed is written to them
+  DecoderProduct q, k, v, o, gate_up, down;
+  void* keys;            // [kv_heads][head_stride] in cache_dtype; those of the tokens are written to them
   void* values;
   int64_t head_stride;   // numbers from one key head to the next
 };
 
-// All layers of a decoder for one token of one sequence. Between layers x is float32.
+// All layers of a decoder for some tokens of one sequence. Between layers x is float32; products of one token read it so,
+// those of more tokens in x_dtype, unless they round it to int8.
 struct Decode {
   DecoderLayer* layers;
   int64_t count;
   RmsNorm norm;               // after the last layer
   int64_t hidden, heads, kv_heads, head_dim, intermediate;
-  int64_t position;           // tokens before this one
-  const float* cos;           // [head_dim], of this position
-  const float* sin;
+  int64_t position, tokens;   // tokens before these, and how many these are
+  const float* rotation;      // [tokens][2][head_dim]: cosines, sines
   float attention_scale;
   int32_t int8;               // 1: products round x to int8 in blocks of INT8_BLOCK
-  const void* x;              // [hidden] in x_dtype
-  void* out;                  // [hidden] in x_dtype
+  const void* x;              // [tokens][hidden] in x_dtype
+  void* out;                  // [tokens][hidden] in x_dtype
   int32_t x_dtype, cache_dtype;
   int32_t isa;
   int32_t threads;

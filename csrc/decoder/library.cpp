@@ -1,9 +1,12 @@
-// A whole token of a decoder in one call: what Python would do between products takes longer than many of them.
+// Tokens' way through all layers of a decoder in one call: what Python would do between products takes longer than many
+// of them.
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 
 #include "decoder/steps.h"
 #include "products/int8_table.h"
+#include "products/multiply.h"
 #include "products/pick.h"
 #include "products/slice_rows.h"
 #include "products/x_rows.h"
@@ -21,10 +24,11 @@ struct Steps {
   decltype(&decoder_scalar::rotate) rotate;
   decltype(&decoder_scalar::keep) keep;
   decltype(&decoder_scalar::attend) attend;
+  decltype(&decoder_scalar::attend_together) attend_together;
 };
 
 Steps steps_of(int isa) {
-#define STEPS_OF(isa) {isa::rms_norm, isa::rotate, isa::keep, isa::attend}
+#define STEPS_OF(isa) {isa::rms_norm, isa::rotate, isa::keep, isa::attend, isa::attend_together}
 #if defined(__x86_64__)
   if (isa >= AVX512) return STEPS_OF(decoder_avx512);
   if (isa == AVX2) return STEPS_OF(decoder_avx2);
@@ -93,95 +97,165 @@ void multiply_float32(std::initializer_list<const Matmul*> calls) {
                 [&](size_t i, int64_t tile) { work(*calls.begin()[i], x.of(0), 0, tile); });
 }
 
-// One token's way through the layers.
-class Token {
+// What tokens' products read: float32, or more tokens' in the dtype of x.
+class Inputs {
  public:
-  explicit Token(const Decode& call)
+  Inputs(int64_t rows, int64_t width, int32_t dtype)
+      : width(width), dtype(dtype), data_(make_array<uint8_t>(rows * width * (dtype == FLOAT32 ? 4 : 2))) {}
+
+  uint8_t* get() const { return data_.get(); }
+
+  const int64_t width;
+  const int32_t dtype;
+
+ private:
+  Array<uint8_t> data_;
+};
+
+// The way of some tokens through the layers.
+class Tokens {
+ public:
+  explicit Tokens(const Decode& call)
       : call_(call),
         steps_(steps_of(call.isa)),
-        x_(make_array<float>(call.hidden)),
-        normed_(make_array<float>(call.hidden)),
-        added_(make_array<float>(call.hidden)),
-        q_(make_array<float>(call.heads * call.head_dim)),
-        k_(make_array<float>(call.kv_heads * call.head_dim)),
-        v_(make_array<float>(call.kv_heads * call.head_dim)),
-        attended_(make_array<float>(call.heads * call.head_dim)),
-        gated_(make_array<float>(call.intermediate)) {
-    for (int64_t i = 0; i < call.hidden; ++i) x_.get()[i] = read_float(call.x, i, call.x_dtype);
+        row_begin_{0, call.tokens},
+        x_(make_array<float>(call.tokens * call.hidden)),
+        added_(make_array<float>(call.tokens * call.hidden)),
+        q_(make_array<float>(call.tokens * heads_width())),
+        k_(make_array<float>(call.tokens * kv_width())),
+        v_(make_array<float>(call.tokens * kv_width())),
+        normed_(call.tokens, call.hidden, input_dtype()),
+        attended_(call.tokens, heads_width(), input_dtype()),
+        gated_(call.tokens, call.intermediate, input_dtype()) {
+    for_rows(0, [&](int64_t row, uint8_t*) {
+      for (int64_t i = row * call.hidden; i < (row + 1) * call.hidden; ++i)
+        x_.get()[i] = read_float(call.x, i, call.x_dtype);
+    });
   }
 
   void pass() {
     for (int64_t i = 0; i < call_.count; ++i) {
-      attention(call_.layers[i]);
+      attention(call_.layers[i], i > 0);
       mlp(call_.layers[i]);
     }
-    norm(call_.norm);
-    steps_.keep(normed_.get(), call_.hidden, call_.x_dtype, call_.out, 0);
+    norm(call_.norm, call_.count > 0, call_.out, call_.x_dtype);
   }
 
  private:
-  void attention(DecoderLayer& layer) {
-    norm(layer.attention_norm);
-    multiply({&place(layer.q, normed_, q_), &place(layer.k, normed_, k_), &place(layer.v, normed_, v_)});
-    const int64_t size = call_.head_dim, at = call_.position * size;
-    for (int64_t h = 0; h < call_.heads; ++h) steps_.rotate(q_.get() + h * size, call_.cos, call_.sin, size);
-    for (int64_t h = 0; h < call_.kv_heads; ++h) {
-      steps_.rotate(k_.get() + h * size, call_.cos, call_.sin, size);
-      steps_.keep(k_.get() + h * size, size, call_.cache_dtype, layer.keys, h * layer.head_stride + at);
-      steps_.keep(v_.get() + h * size, size, call_.cache_dtype, layer.values, h * layer.head_stride + at);
-    }
-    parallel_for(call_.heads, call_.threads, (call_.position + 1) * int64_t(sizeof(float)),
-                 [&](int64_t h, uint8_t* memory) {
-                   steps_.attend(call_, layer, h, q_.get() + h * size, attended_.get() + h * size,
-                                 reinterpret_cast<float*>(memory));
-                 });
-    multiply({&place(layer.o, attended_, added_)});
-    add();
+  int64_t heads_width() const { return call_.heads * call_.head_dim; }
+  int64_t kv_width() const { return call_.kv_heads * call_.head_dim; }
+  bool is_one() const { return call_.tokens == 1; }
+  int32_t input_dtype() const { return is_one() || call_.int8 ? int32_t(FLOAT32) : call_.x_dtype; }
+
+  void attention(DecoderLayer& layer, bool add) {
+    norm(layer.attention_norm, add, normed_.get(), normed_.dtype);
+    multiply_all({&place(layer.q, normed_, q_), &place(layer.k, normed_, k_), &place(layer.v, normed_, v_)});
+    for_rows(0, [&](int64_t row, uint8_t*) { rotate(layer, row); });
+    if (is_one())
+      parallel_for(call_.heads, call_.threads, (call_.position + 1) * int64_t(sizeof(float)),
+                   [&](int64_t head, uint8_t* memory) {
+                     const int64_t at = head * call_.head_dim;
+                     steps_.attend(call_, layer, head, q_.get() + at, reinterpret_cast<float*>(attended_.get()) + at,
+                                   reinterpret_cast<float*>(memory));
+                   });
+    else
+      attend_together(layer);
+    multiply_all({&place(layer.o, attended_, added_)});
   }
 
   void mlp(DecoderLayer& layer) {
-    norm(layer.mlp_norm);
-    multiply({&place(layer.gate_up, normed_, gated_)});
-    multiply({&place(layer.down, gated_, added_)});
-    add();
+    norm(layer.mlp_norm, true, normed_.get(), normed_.dtype);
+    multiply_all({&place(layer.gate_up, normed_, gated_.get(), gated_.dtype)});
+    multiply_all({&place(layer.down, gated_, added_)});
   }
 
-  void norm(const RmsNorm& norm) { steps_.rms_norm(norm, x_.get(), call_.hidden, normed_.get()); }
-
-  void add() {
-    for (int64_t i = 0; i < call_.hidden; ++i) x_.get()[i] += added_.get()[i];
+  // Of what is left of x and, where `add`, of what a product has added.
+  void norm(const RmsNorm& norm, bool add, void* out, int32_t dtype) {
+    for_rows(call_.hidden * int64_t(sizeof(float)), [&](int64_t row, uint8_t* memory) {
+      const int64_t width = call_.hidden, at = row * width;
+      float *x = x_.get() + at, *normed = reinterpret_cast<float*>(memory);
+      if (add)
+        for (int64_t i = 0; i < width; ++i) x[i] += added_.get()[at + i];
+      steps_.rms_norm(norm, x, width, normed);
+      steps_.keep(normed, width, dtype, out, at);
+    });
   }
 
-  void multiply(std::initializer_list<const Matmul*> calls) const {
+  // Turns the heads of a token, and keeps its keys and values.
+  void rotate(const DecoderLayer& layer, int64_t row) {
+    const int64_t size = call_.head_dim, at = (call_.position + row) * size;
+    const float *cos = call_.rotation + row * 2 * size, *sin = cos + size;
+    float *q = q_.get() + row * heads_width(), *k = k_.get() + row * kv_width(), *v = v_.get() + row * kv_width();
+    for (int64_t h = 0; h < call_.heads; ++h) steps_.rotate(q + h * size, cos, sin, size);
+    for (int64_t h = 0; h < call_.kv_heads; ++h) {
+      steps_.rotate(k + h * size, cos, sin, size);
+      steps_.keep(k + h * size, size, call_.cache_dtype, layer.keys, h * layer.head_stride + at);
+      steps_.keep(v + h * size, size, call_.cache_dtype, layer.values, h * layer.head_stride + at);
+    }
+  }
+
+  // The last tokens, which attend to most, first: so that no thread has one of them left at the end.
+  void attend_together(const DecoderLayer& layer) {
+    const int64_t blocks = (call_.tokens + ATTENDING - 1) / ATTENDING;
+    const int64_t memory_bytes = attention_memory(call_, call_.position + call_.tokens) * int64_t(sizeof(float));
+    parallel_for(call_.heads * blocks, call_.threads, memory_bytes, [&](int64_t item, uint8_t* memory) {
+      const int64_t head = item % call_.heads, first = (blocks - 1 - item / call_.heads) * ATTENDING;
+      steps_.attend_together(call_, layer, head, first, q_.get(), attended_.get(), attended_.dtype,
+                             reinterpret_cast<float*>(memory));
+    });
+  }
+
+  template <class Work>
+  void for_rows(int64_t bytes, Work work) {
+    parallel_for(call_.tokens, call_.threads, bytes, work);
+  }
+
+  // Of the same x.
+  void multiply_all(std::initializer_list<const DecoderProduct*> products) const {
+    if (is_one()) {
+      std::array<const Matmul*, 3> calls{};
+      std::transform(products.begin(), products.end(), calls.begin(), [](auto* each) { return &each->call; });
+      return products.size() == 1 ? multiply_row({calls[0]}) : multiply_row({calls[0], calls[1], calls[2]});
+    }
+    for (const DecoderProduct* each : products) multiply(each->call, each->algorithm);
+  }
+
+  void multiply_row(std::initializer_list<const Matmul*> calls) const {
     if (!share_x(calls)) {
-      for (const Matmul* call : calls) multiply({call});
+      for (const Matmul* call : calls) multiply_row({call});
       return;
     }
     if (call_.int8) multiply_int8(calls);
     else multiply_float32(calls);
   }
 
-  const Matmul& place(Matmul& product, const Array<float>& x, const Array<float>& out) const {
-    product.row_begin = ONE_ROW;
-    product.x = x.get();
-    product.x_stride = product.k;
-    product.x_dtype = product.out_dtype = FLOAT32;
-    product.out = out.get();
-    product.out_stride = product.n;
-    product.isa = call_.isa;
-    product.threads = call_.threads;
+  const DecoderProduct& place(DecoderProduct& product, const Inputs& x, const Array<float>& out) const {
+    return place(product, x, out.get(), FLOAT32);
+  }
+
+  const DecoderProduct& place(DecoderProduct& product, const Inputs& x, void* out, int32_t out_dtype) const {
+    Matmul& call = product.call;
+    call.row_begin = row_begin_;
+    call.x = x.get();
+    call.x_stride = x.width;
+    call.x_dtype = x.dtype;
+    call.out = out;
+    call.out_stride = call.n;
+    call.out_dtype = out_dtype;
+    call.isa = call_.isa;
+    call.threads = call_.threads;
     return product;
   }
 
-  static constexpr int64_t ONE_ROW[2] = {0, 1};
-
   const Decode& call_;
   const Steps steps_;
-  Array<float> x_, normed_, added_, q_, k_, v_, attended_, gated_;
+  const int64_t row_begin_[2];
+  Array<float> x_, added_, q_, k_, v_;
+  Inputs normed_, attended_, gated_;
 };
 
 }  // namespace
 
 EXPORT int64_t bs_decode(const Decode* call) {
-  return bytes_refused([&] { Token(*call).pass(); });
+  return bytes_refused([&] { Tokens(*call).pass(); });
 }

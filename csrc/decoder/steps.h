@@ -6,6 +6,14 @@
 
 namespace blockscale {
 
+constexpr int64_t ATTENDING = 16;      // tokens that attend together
+constexpr int64_t ATTENDED_ROWS = 32;  // of keys or values, that are converted at a time
+
+// Numbers that `attend_together` needs memory for, with `length` tokens up to the last of those that attend.
+static inline int64_t attention_memory(const Decode& call, int64_t length) {
+  return call.head_dim * (ATTENDING + ATTENDED_ROWS) + length * ATTENDING;
+}
+
 #define BLOCKSCALE_DECODER_STEPS(isa)                                                                  \
   namespace isa {                                                                                      \
   void rms_norm(const RmsNorm& norm, const float* x, int64_t count, float* out);                       \
@@ -13,6 +21,8 @@ namespace blockscale {
   void keep(const float* numbers, int64_t count, int32_t dtype, void* to, int64_t at);                 \
   void attend(const Decode& call, const DecoderLayer& layer, int64_t head, const float* q, float* out, \
               float* scores);                                                                          \
+  void attend_together(const Decode& call, const DecoderLayer& layer, int64_t head, int64_t first,     \
+                       const float* q, void* out, int32_t dtype, float* memory);                       \
   }
 
 BLOCKSCALE_DECODER_STEPS(decoder_scalar)

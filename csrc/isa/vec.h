@@ -250,7 +250,7 @@ ALWAYS_INLINE f32x16 lookup(const float* table, u32x16 index) {
   return (f32x16)_mm512_i32gather_ps((__m512i)index, table, 4);
 }
 #else
-__attribute__((noinline)) static f32x16 lookup(const float* table, u32x16 index) {
+[[maybe_unused]] __attribute__((noinline)) static f32x16 lookup(const float* table, u32x16 index) {
   float values[16];
   for (int i = 0; i < 16; ++i) values[i] = table[index[i]];
   return load<f32x16>(values);

@@ -8,6 +8,7 @@ import torch
 
 import blockscale as bs
 import ways
+from blockscale.models import decoder
 from blockscale.models.decoder import FastDecoder
 from blockscale.models.rotation import Rotation
 
@@ -19,8 +20,8 @@ def tiny(kind="Llama", dtype=torch.float32, format=bs.KBIT4, **options):
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=96, hidden_size=64, intermediate_size=160, num_hidden_layers=3,
-        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True,
-        **{"max_position_embeddings": 512, **options},
+        num_key_value_heads=2, tie_word_embeddings=True,
+        **{"num_attention_heads": 4, "max_position_embeddings": 512, **options},
     )  # fmt: skip
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(dtype).eval()
     bs.quantize_(model, format, importance=None, progress=False)
@@ -55,7 +56,7 @@ def test_tokens_are_those_of_the_model(kind):
     assert "3 layers in one call" in str(report)
     taken = count_calls(model)
     assert relative(logits(model, TOKENS), expected) < 3 * 160 * 2**-23
-    assert taken == [1] * 6
+    assert taken == [5] + [1] * 6
 
 
 MIXED = [
@@ -83,12 +84,97 @@ def test_products_of_one_row_may_have_several_formats(formats, x_format):
 
 
 def count_calls(model):
-    """Of tokens that pass in one call."""
+    """How many tokens pass all layers at once, call by call."""
     taken = []
-    decoder = model.model.__dict__["forward"]
-    plain = decoder._decode
-    decoder._decode = lambda *args, **kwargs: (taken.append(1), plain(*args, **kwargs))[1]
+    fast = model.model.__dict__["forward"]
+    plain = fast._decode
+
+    def counted(call, asked):
+        taken.append(asked["input_ids"].shape[1])
+        return plain(call, asked)
+
+    fast._decode = counted
     return taken
+
+
+def prompted(model, *lengths, **options):
+    """Logits of tokens that come in pieces of these lengths, and the cache that they leave."""
+    found, cache, begin = [], None, 0
+    with torch.inference_mode():
+        for length in lengths:
+            piece = TOKENS[:, begin : begin + length]
+            out = model(input_ids=piece, past_key_values=cache, use_cache=True, **options)
+            found.append(out.logits[0])
+            cache, begin = out.past_key_values, begin + length
+    return torch.cat(found), cache
+
+
+# Less than sixteen tokens, which attend together, just as many, more; keys come 32 at a time. The
+# last ones follow others, of which one is alone.
+LENGTHS = [(2,), (15,), (16,), (17,), (33,), (70, 1, 2), (1, 37), (40, 130)]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("x_format", [None, "int8"])
+def test_prompts_are_those_of_the_model(lengths, x_format):
+    """float32, or the same blocks of int8, but for numbers of x that lie next to a tie."""
+    model = tiny()
+    for layer in model.modules():
+        if isinstance(layer, bs.nn.Linear):
+            layer.x_format = x_format
+    expected, wanted = prompted(model, *lengths)
+    bs.optimize_(model, head=False, x_format=x_format)
+    taken = count_calls(model)
+    found, cache = prompted(model, *lengths)
+    assert taken == list(lengths)
+    allowed = 1 / 127 if x_format else 3 * (160 + sum(lengths)) * 2**-23
+    assert relative(found, expected) < allowed
+    for layer, other in zip(cache.layers, wanted.layers, strict=True):
+        assert layer.keys.shape == other.keys.shape
+        assert relative(layer.keys, other.keys) < allowed
+        assert relative(layer.values, other.values) < allowed
+
+
+def test_prompts_longer_than_a_piece(monkeypatch):
+    model = tiny()
+    expected, _ = prompted(model, 200)
+    bs.optimize_(model, head=False, x_format=None)
+    whole, _ = prompted(model, 200)
+    monkeypatch.setattr(decoder, "_PIECE", 64)  # the last has 8 tokens
+    found, cache = prompted(model, 200)
+    assert cache.get_seq_length() == 200
+    for each in (whole, found):
+        assert relative(each, expected) < 3 * 360 * 2**-23
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_prompts_in_short_floats_are_no_farther_from_float32_than_the_model_is(dtype):
+    exact, _ = prompted(tiny(), 90)
+    model = tiny(dtype=dtype)
+    before = relative(prompted(model, 90)[0].float(), exact)
+    bs.optimize_(model, head=False, x_format=None)
+    taken = count_calls(model)
+    assert relative(prompted(model, 90)[0].float(), exact) < 1.5 * before
+    assert taken == [90]
+
+
+def test_heads_of_a_size_that_no_register_has():
+    model = tiny(num_attention_heads=16, head_dim=18)
+    expected, _ = prompted(model, 50, 1)
+    bs.optimize_(model, head=False, x_format=None)
+    taken = count_calls(model)
+    assert relative(prompted(model, 50, 1)[0], expected) < 3 * (288 + 50) * 2**-23
+    assert taken == [50, 1]
+
+
+def test_a_prompt_attends_to_nothing_that_follows():
+    """Large scores that a token must not see would take its place."""
+    model = tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    whole, _ = prompted(model, 40)
+    for length in (2, 16, 23, 39):
+        part, _ = prompted(model, length)
+        assert relative(part, whole[:length]) < 3 * 200 * 2**-23
 
 
 def test_bfloat16_is_no_farther_from_float32_than_the_model_is():
@@ -122,7 +208,7 @@ def test_the_same_bits_for_any_number_of_threads():
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found.append(logits(model, TOKENS))
+            found.append(torch.cat((logits(model, TOKENS), prompted(model, 90)[0])))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(each, found[0]) for each in found)
@@ -181,6 +267,19 @@ def test_rotary_positions_of_every_kind(rope):
     assert relative(logits(model, TOKENS, steps=300), expected) < 3 * 305 * 2**-23
 
 
+@pytest.mark.parametrize("rope_type", ["dynamic", "linear"])
+def test_rotary_positions_of_prompts(rope_type):
+    """`dynamic` ones turn all tokens of a prompt by its length."""
+    rope = {"rope_theta": 1e4, "rope_type": rope_type, "factor": 2.0}
+    options = {"rope_parameters": rope, "max_position_embeddings": 64}
+    expected, _ = prompted(tiny(**options), 100, 90)
+    model = tiny(**options)
+    bs.optimize_(model, head=False, x_format=None)
+    taken = count_calls(model)
+    assert relative(prompted(model, 100, 90)[0], expected) < 3 * 350 * 2**-23
+    assert taken == [100, 90]
+
+
 def test_rotary_positions_that_become_others_are_seen():
     model, twin = tiny(), tiny()
     bs.optimize_(model, head=False, x_format=None)
@@ -198,14 +297,25 @@ def test_a_thread_may_ask_while_another_fills_a_table():
     def interrupted(x, position_ids):
         if not seen:
             seen.append(None)
-            seen[0] = rotation.at(305, rotary).clone()
+            seen[0] = rotation.at(305, 1, rotary).clone()
         return rotary(x, position_ids)
 
-    rotation.at(0, rotary)
+    rotation.at(0, 1, rotary)
     other.forward = interrupted
-    rotation.at(300, other)
+    rotation.at(300, 1, other)
     cosines, sines = rotary(torch.empty(0), torch.tensor([[305]]))
-    assert torch.equal(seen[0], torch.cat((cosines[0], sines[0])))
+    assert torch.equal(seen[0], torch.stack((cosines[0], sines[0]), dim=1))
+
+
+def test_states_that_were_asked_for_once_leave_later_calls_as_they_are():
+    """transformers hooks the layers then, and leaves the hooks there."""
+    model = tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    with torch.inference_mode():
+        assert len(model(TOKENS[:, :6], output_hidden_states=True).hidden_states) == 4
+    taken = count_calls(model)
+    logits(model, TOKENS)
+    assert taken == [5] + [1] * 6
 
 
 def test_generate_is_as_before():
@@ -231,7 +341,20 @@ def test_other_calls_go_the_way_of_the_model():
             each(TOKENS[:, 6:7], past_key_values=cache, attention_mask=mask).logits
             for each, cache in zip((model, other), caches, strict=True)
         ]
-        assert torch.equal(*masked)
+        assert relative(*masked) < 3 * 160 * 2**-23  # of prompts that went two ways
+        taken, short = count_calls(model), TOKENS[:, :6]
+        for call in (
+            {"use_cache": False},
+            {"output_hidden_states": True},
+            {"position_ids": torch.arange(3, 9)[None]},
+            {"attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1]])},
+            {"past_key_values": transformers.DynamicCache()},  # which has no layers yet
+            {"past_key_values": transformers.StaticCache(model.config, max_cache_len=16)},
+        ):
+            again = copy.deepcopy(call)
+            assert torch.equal(model(short, **call).logits, other(short, **again).logits)
+        assert taken == []
+        del model.model.__dict__["forward"]._decode
     before = logits(model, TOKENS)
     copied = copy.deepcopy(model)
     with torch.no_grad():

@@ -1,8 +1,9 @@
-"""All layers of a decoder for one token, in one call of the native CPU library.
+"""All layers of a decoder for some tokens, in one call of the native CPU library.
 
 At one token a layer's products take some hundred microseconds, and what Python and torch do between
 them (norms, rotary positions, attention to the cache, sums) as much again, however many threads
-there are. csrc/decoder has these steps in C++, on float32 between layers.
+there are; of a prompt it is a third to a half. csrc/decoder has these steps in C++, on float32
+between layers.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class Layer(NamedTuple):
     products: dict[str, native.Matmul]  # by the names in PRODUCTS
 
 
+# Tokens, more than one, and the dtype of x -> how each product of each layer is made of them; None
+# where the native library does not make them.
+Algorithms = Callable[[int, str], Sequence[str] | None]
+
+
 class DecoderShape(NamedTuple):
     hidden: int
     heads: int
@@ -49,7 +55,7 @@ class DecoderShape(NamedTuple):
 
 
 class Caches(Protocol):
-    """Keys and values of all layers, [kv_heads, head_stride], with room for one more token."""
+    """Keys and values of all layers, [kv_heads, head_stride], with room for more tokens."""
 
     @property
     def addresses(self) -> Sequence[int]: ...  # of each layer's keys, and of its values
@@ -72,6 +78,7 @@ class DecoderCall:
         config: NativeConfig,
         *,
         int8: bool,
+        many: Algorithms,
         kept: Any,
     ) -> None:
         self._layers = (native.DecoderLayer * len(layers))()
@@ -81,8 +88,9 @@ class DecoderCall:
                 layer.mlp_norm.native,
             )
             for name, product in layer.products.items():
-                setattr(place, name, product)
-        self._config, self._kept = config, (norm, kept)
+                setattr(place, name, native.DecoderProduct(product))
+        self._config, self._many, self._kept = config, many, (norm, kept)
+        self._algorithms: Sequence[str] | None = None  # that the layers have
         self._caches: Callable[[], Caches | None] = lambda: None  # whose addresses the layers have
         # Two threads may decode with one model; what a call is made of is there once.
         self._lock = Lock()
@@ -95,25 +103,42 @@ class DecoderCall:
             isa=native.ISAS.index(config.isa),
         )
 
+    def takes(self, tokens: int, dtype: torch.dtype) -> bool:
+        """Whether it is for so many at a time."""
+        return tokens == 1 or self._many(tokens, dtype_name(dtype)) is not None
+
     def __call__(
         self,
-        x: Tensor,  # [..., hidden]
+        x: Tensor,  # [tokens, hidden]
         position: int,
-        rotation: Tensor,  # [2, head_dim] float32: cosines, sines
+        rotation: Tensor,  # [tokens, 2, head_dim] float32: cosines, sines
         caches: Caches,
         out: Tensor,  # like x
     ) -> None:
+        tokens = len(x)
         with self._lock:
             if caches is not self._caches():
                 self._place(caches)
+            if tokens > 1:
+                self._take(self._many(tokens, dtype_name(x.dtype)))
             call = self._call
-            call.position = position
-            call.cos = rotation.data_ptr()
-            call.sin = call.cos + rotation.stride(0) * rotation.element_size()
+            call.position, call.tokens = position, tokens
+            call.rotation = rotation.data_ptr()
             call.x, call.out = x.data_ptr(), out.data_ptr()
             call.x_dtype = native.DTYPES[dtype_name(x.dtype)]
             call.threads = self._config.threads
             call_native("bs_decode", call)
+
+    def _take(self, algorithms: Sequence[str] | None) -> None:
+        if algorithms is None:
+            raise ValueError("these tokens are for one call each: ask `takes` first")
+        if algorithms == self._algorithms:
+            return
+        each = iter(algorithms)
+        for layer in self._layers:
+            for name in PRODUCTS:
+                getattr(layer, name).algorithm = native.ALGORITHMS[next(each)]
+        self._algorithms = algorithms
 
     def _place(self, caches: Caches) -> None:
         addresses, head_stride = iter(caches.addresses), caches.head_stride

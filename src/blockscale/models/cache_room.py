@@ -21,10 +21,10 @@ _ROOM = 256  # tokens; at least, and half as many as there are
 class CacheRoom:
     """Of the layers of one cache, which show the tokens that are in it."""
 
-    def __init__(self, layers: Sequence[Any]) -> None:
+    def __init__(self, layers: Sequence[Any], more: int) -> None:
         first: Tensor = layers[0].keys
         _, heads, tokens, size = first.shape
-        room = tokens + max(_ROOM, tokens // 2)
+        room = tokens + more + max(_ROOM, tokens // 2)
         # Keys of the first layer, values of the first layer, keys of the second, and so on.
         self._memory = first.new_empty(2 * len(layers), 1, heads, room, size)
         shown = self._beginnings(tokens)
@@ -47,10 +47,10 @@ class CacheRoom:
         return room if room is not None and room._is_shown_by(cache.layers) else None
 
     @staticmethod
-    def for_one_more(cache: Any) -> CacheRoom:
+    def for_more(cache: Any, tokens: int) -> CacheRoom:
         room = CacheRoom.shown_by(cache)
-        if room is None or room.tokens == room._memory.shape[3]:
-            room = cache._blockscale_room = CacheRoom(cache.layers)
+        if room is None or room.tokens + tokens > room._memory.shape[3]:
+            room = cache._blockscale_room = CacheRoom(cache.layers, tokens)
         return room
 
     @property
@@ -73,9 +73,9 @@ class CacheRoom:
         first = self._memory.data_ptr()
         return [first + i * step for i in range(len(self._memory))]
 
-    def show_one_more(self, layers: Sequence[Any]) -> None:
-        """A token that was written behind the others."""
-        self._shown = self._beginnings(self.tokens + 1)
+    def show_more(self, tokens: int, layers: Sequence[Any]) -> None:
+        """That were written behind the others."""
+        self._shown = self._beginnings(self.tokens + tokens)
         each = iter(self._shown)
         for layer, keys, values in zip(layers, each, each, strict=True):
             layer.keys, layer.values = keys, values

@@ -1,8 +1,8 @@
 """The decoder of a transformers model, whose tokens pass all layers in one native call.
 
-`FastDecoder` stands before the decoder's own `forward`. It takes what decoding asks for: one token
-of one sequence, on a CPU, without gradients, after a prompt that the cache holds. Everything else,
-prompts first of all, goes the model's own way.
+`FastDecoder` stands before the decoder's own `forward`. It takes what generating asks for: tokens
+of one sequence, on a CPU, without gradients, with a cache. A prompt is many tokens and goes in
+pieces. Everything else goes the model's own way.
 
 Keys and values stay where transformers keeps them, in the layers of a `DynamicCache`, which show
 memory with room for more tokens (cache_room.py).
@@ -31,6 +31,9 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _GATED = ("gate_proj", "up_proj", "down_proj")
 _HARMLESS = ("cache_position", "return_dict")
+_RECORDED = ("output_attentions", "output_hidden_states")  # of layers, which one call passes by
+_RECORDER = "transformers.utils.output_capturing"
+_PIECE = 512  # tokens of a prompt, at most: their numbers stay in the cache from product to product
 
 
 def why_not_fast(stack: Any) -> str | None:
@@ -58,9 +61,16 @@ def _why_not_layer(layer: Any) -> str | None:
         return "ranks share its weights"
     if type(layer.mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
         return f"its gate is {type(layer.mlp.act_fn).__name__}"
-    if any(module._forward_hooks or module._forward_pre_hooks for module in layer.modules()):
+    if any(_hooks(module) for module in layer.modules()):
         return "it has forward hooks, which one call would pass by"
     return None
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    """Without those that transformers leaves behind once somebody has asked for what layers give:
+    calls that ask for it go the model's own way."""
+    every = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return [each for each in every if getattr(each, "__module__", "") != _RECORDER]
 
 
 def _linears(layer: Any) -> list[Any]:
@@ -84,7 +94,7 @@ class FastDecoder:
         call = self._bound()
         if call is None:
             return self._forward(**kwargs)
-        return self._decode(call, kwargs["past_key_values"], **_inputs(kwargs))
+        return self._decode(call, kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies find their own weights."""
@@ -110,19 +120,21 @@ class FastDecoder:
         **rest: Any,
     ) -> bool:
         given = inputs_embeds if input_ids is None else input_ids
-        if given is None or given.shape[:2] != (1, 1) or past_key_values is None:
+        if given is None or given.shape[0] != 1 or not given.shape[1]:
             return False
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._stack.training:
             return False
-        if use_cache is False or any(rest[name] for name in rest if name not in _HARMLESS):
+        config = self._stack.config
+        if any(rest[name] for name in rest if name not in _HARMLESS):
             return False
-        layers = past_key_values.layers
-        if len(layers) != len(self._stack.layers):
+        if any(getattr(config, name, False) for name in _RECORDED):
             return False
-        if CacheRoom.shown_by(past_key_values) is None and not _are_alike(layers):
+        if not (config.use_cache if use_cache is None else use_cache):
             return False
-        length = layers[0].keys.shape[-2]
-        if position_ids is not None and int(position_ids[0, -1]) != length:
+        length = _tokens_in(past_key_values, len(self._stack.layers))
+        if length is None:
+            return False
+        if position_ids is not None and not _follow(position_ids, length, given.shape[1]):
             return False
         return attention_mask is None or (
             attention_mask.dim() == 2 and bool(attention_mask.all().item())
@@ -159,23 +171,66 @@ class FastDecoder:
         )
         return ops.bind_decoder(layers, _norm(stack.norm), shape)
 
-    def _decode(
-        self, call: ops.DecoderCall, cache: Any, input_ids: Tensor | None, inputs_embeds: Any
-    ) -> Any:
+    def _decode(self, call: ops.DecoderCall, asked: dict[str, Any]) -> Any:
+        from transformers import DynamicCache
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
-        x = self._stack.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        x = x.contiguous()
+        x = asked.get("inputs_embeds")
+        x = (self._stack.embed_tokens(asked["input_ids"]) if x is None else x).contiguous()
+        pieces = x[0].split(_PIECE)
+        if not all(call.takes(len(piece), x.dtype) for piece in pieces):
+            return self._forward(**asked)
+        cache = asked.get("past_key_values")
+        if cache is None:
+            cache = DynamicCache(config=self._stack.config)
+            if _tokens_in(cache, len(self._stack.layers)) is None:
+                return self._forward(**asked)
+        self._begin(cache, x)
         out = torch.empty_like(x)
-        room = CacheRoom.for_one_more(cache)
-        rotation = self._rotation.at(room.tokens, self._stack.rotary_emb)
-        call(x, room.tokens, rotation, room, out)
-        room.show_one_more(cache.layers)
+        room = CacheRoom.for_more(cache, x.shape[1])
+        # Of the whole prompt: some kinds turn by what its length is.
+        turns = self._rotation.at(room.tokens, x.shape[1], self._stack.rotary_emb)
+        position = room.tokens
+        for piece, turn, result in zip(
+            pieces, turns.split(_PIECE), out[0].split(_PIECE), strict=True
+        ):
+            call(piece, position, turn, room, result)
+            position += len(piece)
+        room.show_more(x.shape[1], cache.layers)
         return BaseModelOutputWithPast(last_hidden_state=out, past_key_values=cache)
 
+    def _begin(self, cache: Any, x: Tensor) -> None:
+        """Gives layers of a new cache keys and values of no tokens."""
+        attention = self._stack.layers[0].self_attn
+        heads = attention.k_proj.out_features // attention.head_dim
+        for layer in cache.layers:
+            if not layer.is_initialized:
+                none = x.new_empty(1, heads, 0, attention.head_dim)
+                layer.lazy_initialization(none, none)
+                layer.keys, layer.values = none, none
 
-def _inputs(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: kwargs.get(name) for name in ("input_ids", "inputs_embeds")}
+
+def _tokens_in(cache: Any, layers: int) -> int | None:
+    """Of a cache that can have room for more, with so many layers; None, of another."""
+    if cache is None:
+        return 0
+    if len(cache.layers) != layers:
+        return None
+    if CacheRoom.shown_by(cache) is None:
+        if any(type(each).__name__ != "DynamicLayer" for each in cache.layers):
+            return None
+        if not any(each.is_initialized for each in cache.layers):
+            return 0
+        if not _are_alike(cache.layers):
+            return None
+    return int(cache.layers[0].keys.shape[-2])
+
+
+def _follow(position_ids: Tensor, length: int, tokens: int) -> bool:
+    """Whether these are the next positions."""
+    if tokens == 1:
+        return int(position_ids[0, -1]) == length
+    return torch.equal(position_ids[0], torch.arange(length, length + tokens))
 
 
 def _watch(stack: Any) -> Watch:
@@ -222,7 +277,7 @@ def _product(*linears: Linear) -> ops.MatmulCall:
 
 def _are_alike(layers: Sequence[Any]) -> bool:
     """Keys and values [1, kv_heads, tokens, head_dim] of every token, in each of them."""
-    if any(type(each).__name__ != "DynamicLayer" or not each.is_initialized for each in layers):
+    if not all(each.is_initialized for each in layers):
         return False
     shapes = {each.shape for layer in layers for each in (layer.keys, layer.values)}
     return len(shapes) == 1 and shapes.pop()[0] == 1

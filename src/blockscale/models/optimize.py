@@ -43,7 +43,7 @@ def optimize_(
     x_format  "int8": layers whose weights have 2 or 4 bits round x to int8 in blocks of 32; None:
               all take x as it is
 
-    Tokens after a prompt pass all layers in one native call, where the layers are known; `explain`
+    Prompts and tokens pass all layers in one native call, where the layers are known; `explain`
     of a layer's weight with its x_format says how its product runs. Says what it has changed.
     """
     if not isinstance(model, nn.Module):

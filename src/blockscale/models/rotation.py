@@ -22,11 +22,12 @@ class _Table(NamedTuple):
     frequencies: Any  # that it was made of
     scaling: float
 
-    def has(self, position: int, rotary: Any) -> bool:
+    def has(self, position: int, tokens: int, rotary: Any) -> bool:
         made_of_these = (
             rotary.inv_freq is self.frequencies and rotary.attention_scaling == self.scaling
         )
-        return made_of_these and 0 <= position - self.first < len(self.turns)
+        first = position - self.first
+        return made_of_these and 0 <= first <= len(self.turns) - tokens
 
 
 class Rotation:
@@ -35,15 +36,16 @@ class Rotation:
     def __init__(self) -> None:
         self._table: _Table | None = None  # replaced as a whole: threads share it
 
-    def at(self, position: int, rotary: Any) -> Tensor:  # [2, head_dim] float32: cosines, sines
+    def at(self, position: int, tokens: int, rotary: Any) -> Tensor:
+        """[tokens, 2, head_dim] float32: cosines, sines."""
         if getattr(rotary, "rope_type", None) not in _FIXED:
-            return _computed(rotary, position, 1)[0]
+            return _computed(rotary, position, tokens)
         table = self._table
-        if table is None or not table.has(position, rotary):
-            turns = _computed(rotary, position, _TOKENS)
+        if table is None or not table.has(position, tokens, rotary):
+            turns = _computed(rotary, position, max(tokens, _TOKENS))
             table = _Table(position, turns, rotary.inv_freq, rotary.attention_scaling)
             self._table = table
-        return table.turns[position - table.first]
+        return table.turns.narrow(0, position - table.first, tokens)
 
 
 def _computed(rotary: Any, first: int, tokens: int) -> Tensor:

@@ -1,27 +1,31 @@
-"""A token's way through a decoder, on a kernel that takes all of its layers at once."""
+"""Tokens' way through a decoder, on a kernel that takes all of its layers at once."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 
 from blockscale.kernels.contract import Launch
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
-from blockscale.kernels.decoder import DecoderCall, DecoderShape, Layer, Norm
+from blockscale.kernels.decoder import PRODUCTS, DecoderCall, DecoderShape, Layer, Norm
 from blockscale.kernels.matmul import cpu
 from blockscale.kernels.native import native_configs
 from blockscale.numerics import parse_activation
 from blockscale.ops.choose import choose
 from blockscale.ops.matmul import MatmulCall
 from blockscale.ops.operand import as_groups
+from blockscale.problem import Problem
 from blockscale.runtime import native
 
 # Of one row of x, and what x is multiplied as. Of float32 the native code takes `slices` where all
 # products of a row can be made so.
 _ALGORITHMS = {"stream": "float32", "slices": "float32", "int8": "int8"}
+_LENGTHS = 64  # of prompts whose algorithms are remembered
 
 
 class DecoderLayer(NamedTuple):
@@ -36,21 +40,39 @@ def bind_decoder(
     layers: Sequence[DecoderLayer], norm: Norm, shape: DecoderShape
 ) -> DecoderCall | str:
     """A call for these weights, where they are; or why there is none."""
-    bound, ways, kept = [], set(), []
+    bound, ways, kept, problems = [], set(), [], []
     for layer in layers:
         products = {}
-        for name, call in layer.products.items():
+        for name in PRODUCTS:
+            call = layer.products[name]
             found = _bind(call)
             if isinstance(found, str):
                 return f"{name}: {found}"
             products[name], way, parts = found
             ways.add(way)
             kept.append(parts)
+            problems.append(call.problem())
         bound.append(Layer(layer.attention_norm, layer.mlp_norm, products))
     if len(ways) != 1:
         return f"products run as {' and '.join(sorted(ways))}, where one is needed for all"
     config = native_configs()[0]
-    return DecoderCall(bound, norm, shape, config, int8="int8" in ways, kept=kept)
+    many = lru_cache(_LENGTHS)(partial(_algorithms, problems))
+    return DecoderCall(bound, norm, shape, config, int8="int8" in ways, many=many, kept=kept)
+
+
+def _algorithms(problems: Sequence[Problem], tokens: int, dtype: str) -> tuple[str, ...] | None:
+    """Of products with so many rows of x; problems: with one."""
+    known: dict[Problem, str] = {}
+    for each in problems:
+        if each not in known:
+            x = each.x if "@" in each.x else dtype  # else it is rounded to int8, whatever it was
+            config = choose(replace(each, m=tokens, x=x)).config
+            if not isinstance(config, cpu.Config) or config.packs:
+                return None
+            if config.algorithm not in native.ALGORITHMS:
+                return None
+            known[each] = config.algorithm
+    return tuple(known[each] for each in problems)
 
 
 def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:

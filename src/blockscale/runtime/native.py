@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 ISAS = ("scalar", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm", "bf16")
 _LINES = (ISAS[:4], ISAS[4:])  # of x86 and all others, and of ARM: each includes those before it
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
 ACTIVATIONS = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "swiglu_oai": 4}
 DECODERS = {"table": 0, "e4m3": 1, "e5m2": 2}
 CODE_LAYOUTS = {"bits": 0, "planes": 1, "cpu_tiles": 2}
+ALGORITHMS = {"stream": 0, "gemm": 1, "int8": 2, "amx": 3, "slices": 4, "bfmmla": 5}
 SEARCHES = {"": 0, "mse": 1, "four_over_six": 2}
 
 
@@ -92,16 +93,23 @@ class RmsNorm(Structure):
     )
 
 
+class DecoderProduct(Structure):
+    _fields_ = (
+        ("call", Matmul),
+        ("algorithm", c_int32),
+    )
+
+
 class DecoderLayer(Structure):
     _fields_ = (
         ("attention_norm", RmsNorm),
         ("mlp_norm", RmsNorm),
-        ("q", Matmul),
-        ("k", Matmul),
-        ("v", Matmul),
-        ("o", Matmul),
-        ("gate_up", Matmul),
-        ("down", Matmul),
+        ("q", DecoderProduct),
+        ("k", DecoderProduct),
+        ("v", DecoderProduct),
+        ("o", DecoderProduct),
+        ("gate_up", DecoderProduct),
+        ("down", DecoderProduct),
         ("keys", c_void_p),
         ("values", c_void_p),
         ("head_stride", c_int64),
@@ -119,8 +127,8 @@ class Decode(Structure):
         ("head_dim", c_int64),
         ("intermediate", c_int64),
         ("position", c_int64),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
+        ("tokens", c_int64),
+        ("rotation", c_void_p),
         ("attention_scale", c_float),
         ("int8", c_int32),
         ("x", c_void_p),
@@ -237,6 +245,7 @@ class Amax(Structure):
 __all__ = [
     "ABI_VERSION",
     "ACTIVATIONS",
+    "ALGORITHMS",
     "CODE_LAYOUTS",
     "DECODERS",
     "DTYPES",
@@ -245,6 +254,7 @@ __all__ = [
     "Amax",
     "Decode",
     "DecoderLayer",
+    "DecoderProduct",
     "Dequantize",
     "Format",
     "Matmul",
