@@ -108,7 +108,8 @@ $(SERVING_STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 serving: $(SERVING_STAMP)
 	SERVING_RECORD=$(RECORD) $(SERVING)/bin/python -m pytest tests/serving $(OPTIONS)
 
-quick: checks
+quick: venv
+	$(MAKE) --jobs=2 checks
 	$(PYTEST) tests/formats tests/numerics tests/layouts $(CHOICES)
 
 # OPTIONS="--minutes 60 --seed 7 --reader bitsandbytes"

@@ -8,7 +8,7 @@
 
 namespace blockscale {
 
-constexpr int ABI_VERSION = 11;
+constexpr int ABI_VERSION = 12;
 
 // Instruction sets, each including the ones before it of its line: AVX2 to AMX on x86, NEON to BF16 on ARM. SCALAR is
 // portable code, for x86 without AVX2 and for all other machines.
@@ -73,7 +73,7 @@ enum Algorithm : int32_t { BY_STREAM = 0, BY_GEMM = 1, BY_INT8 = 2, BY_AMX = 3, 
 
 // x / sqrt(mean(x^2) + epsilon) * weight.
 struct RmsNorm {
-  const void* weight;  // [hidden]
+  const void* weight;  // [hidden], unless said otherwise
   int32_t dtype;
   float epsilon;
 };
@@ -87,6 +87,7 @@ struct DecoderProduct {
 // One layer of a decoder: attention with rotary positions and grouped key heads, then a gated product.
 struct DecoderLayer {
   RmsNorm attention_norm, mlp_norm;
+  RmsNorm q_norm, k_norm;  // [head_dim], of every head before it is turned; weight is null where there is none
   DecoderProduct q, k, v, o, gate_up, down;
   void* keys;            // [kv_heads][head_stride] in cache_dtype; those of the tokens are written to them
   void* values;

@@ -186,9 +186,13 @@ class Tokens {
     const int64_t size = call_.head_dim, at = (call_.position + row) * size;
     const float *cos = call_.rotation + row * 2 * size, *sin = cos + size;
     float *q = q_.get() + row * heads_width(), *k = k_.get() + row * kv_width(), *v = v_.get() + row * kv_width();
-    for (int64_t h = 0; h < call_.heads; ++h) steps_.rotate(q + h * size, cos, sin, size);
+    const auto turn = [&](const RmsNorm& norm, float* head) {
+      if (norm.weight) steps_.rms_norm(norm, head, size, head);
+      steps_.rotate(head, cos, sin, size);
+    };
+    for (int64_t h = 0; h < call_.heads; ++h) turn(layer.q_norm, q + h * size);
     for (int64_t h = 0; h < call_.kv_heads; ++h) {
-      steps_.rotate(k + h * size, cos, sin, size);
+      turn(layer.k_norm, k + h * size);
       steps_.keep(k + h * size, size, call_.cache_dtype, layer.keys, h * layer.head_stride + at);
       steps_.keep(v + h * size, size, call_.cache_dtype, layer.values, h * layer.head_stride + at);
     }

@@ -14,6 +14,7 @@ static inline int64_t attention_memory(const Decode& call, int64_t length) {
   return call.head_dim * (ATTENDING + ATTENDED_ROWS) + length * ATTENDING;
 }
 
+// rms_norm may write over what it reads.
 #define BLOCKSCALE_DECODER_STEPS(isa)                                                                  \
   namespace isa {                                                                                      \
   void rms_norm(const RmsNorm& norm, const float* x, int64_t count, float* out);                       \

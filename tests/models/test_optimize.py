@@ -46,11 +46,21 @@ def relative(found, expected):
 TOKENS = torch.arange(1, 400)[None] % 96
 
 
-@pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2"])
+KINDS = {
+    "Llama": {},
+    "Mistral": {"sliding_window": None},
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 32},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_tokens_are_those_of_the_model(kind):
     """float32 sums of at most k = 160 terms, in another order, through three layers."""
-    options = {"sliding_window": None} if kind == "Mistral" else {}
-    model = tiny(kind, **options)
+    model = tiny(kind, **KINDS[kind])
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name:  # which are all ones, or zeros, in a new model
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
     expected = logits(model, TOKENS)
     report = bs.optimize_(model, head=False, x_format=None)
     assert "3 layers in one call" in str(report)
@@ -139,11 +149,14 @@ def test_prompts_longer_than_a_piece(monkeypatch):
     model = tiny()
     expected, _ = prompted(model, 200)
     bs.optimize_(model, head=False, x_format=None)
-    whole, _ = prompted(model, 200)
-    monkeypatch.setattr(decoder, "_PIECE", 64)  # the last has 8 tokens
-    found, cache = prompted(model, 200)
-    assert cache.get_seq_length() == 200
-    for each in (whole, found):
+    taken = count_calls(model)
+    found = [prompted(model, 200)]
+    for size in (64, 199):  # the last piece has 8 tokens, and one
+        monkeypatch.setattr(decoder, "_PIECE", size)
+        found.append(prompted(model, 200))
+    assert taken == [200] * 3
+    for each, cache in found:
+        assert cache.get_seq_length() == 200
         assert relative(each, expected) < 3 * 360 * 2**-23
 
 
@@ -347,6 +360,9 @@ def test_other_calls_go_the_way_of_the_model():
             {"use_cache": False},
             {"output_hidden_states": True},
             {"position_ids": torch.arange(3, 9)[None]},
+            {"is_causal": False},
+            {"token_type_ids": torch.zeros(1, 6)},
+            {"attention_mask": torch.ones(1, 1, 6, 6, dtype=torch.bool)},
             {"attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1]])},
             {"past_key_values": transformers.DynamicCache()},  # which has no layers yet
             {"past_key_values": transformers.StaticCache(model.config, max_cache_len=16)},
@@ -366,6 +382,122 @@ def test_other_calls_go_the_way_of_the_model():
     assert not torch.allclose(changed[-1], before[-1])
     assert torch.equal(logits(copied, TOKENS), before)
     assert isinstance(copied.model.__dict__["forward"], FastDecoder)
+
+
+def turn_off(name):
+    return lambda model: setattr(model.config, name, False)
+
+
+def attend_alike(module, query, key, value, attention_mask, **options):
+    return transformers.AttentionInterface()["sdpa"](
+        module, query, key, value, attention_mask, **options
+    )
+
+
+def use_another_attention(model):
+    transformers.AttentionInterface.register("alike", attend_alike)
+    model.set_attn_implementation("alike")
+
+
+def turn_around(model):
+    model.model.layers[1].self_attn.is_causal = False
+
+
+def quantise_x(model):
+    for module in model.modules():
+        if isinstance(module, bs.nn.Linear):
+            module.x_format = bs.MXFP4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        turn_off("is_causal"),
+        turn_off("return_dict"),
+        use_another_attention,
+        turn_around,
+        quantise_x,
+    ],
+)
+def test_models_that_become_others_go_their_own_way(change):
+    model, twin = tiny(format=bs.MXFP8), tiny(format=bs.MXFP8)
+    bs.optimize_(model, head=False, x_format=None)
+    for each in (model, twin):
+        change(each)
+    with torch.inference_mode():
+        found, expected = (each.model(TOKENS[:, :20], use_cache=True) for each in (model, twin))
+    assert type(found) is type(expected)
+    assert torch.equal(found[0], expected[0])
+
+
+def test_sliding_windows_go_the_way_of_the_model():
+    model, twin = (tiny("Mistral", sliding_window=8) for _ in range(2))
+    report = bs.optimize_(model, head=False, x_format=None)
+    assert "left: decoding, layer by layer: layer 0: its tokens attend to 8 tokens alone" in str(
+        report
+    )
+    caches = transformers.DynamicCache(), transformers.DynamicCache()
+    with torch.inference_mode():
+        for piece in (TOKENS[:, :4], TOKENS[:, 4:40]):
+            found, expected = (
+                each(piece, past_key_values=cache).logits
+                for each, cache in zip((model, twin), caches, strict=True)
+            )
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("place", ["layers.1.mlp", "norm", "layers.0.self_attn.q_proj"])
+def test_hooks_are_called_whenever_they_come(place):
+    model, calls = tiny(), []
+    bs.optimize_(model, head=False, x_format=None)
+    taken = count_calls(model)
+    logits(model, TOKENS)
+    assert len(taken) == 7
+    hook = model.model.get_submodule(place).register_forward_hook(lambda *_: calls.append(1))
+    logits(model, TOKENS)
+    assert (len(calls), len(taken)) == (7, 7)
+    hook.remove()
+    logits(model, TOKENS)
+    assert (len(calls), len(taken)) == (7, 14)
+
+
+def test_norms_of_another_size_go_the_way_of_the_model():
+    """Which says what is wrong."""
+    model = tiny("Qwen3")
+    bs.optimize_(model, head=False, x_format=None)
+    model.model.layers[1].self_attn.k_norm.weight = torch.nn.Parameter(torch.rand(16))
+    with pytest.raises(RuntimeError, match=r"size of tensor a .* must match"):
+        logits(model, TOKENS)
+
+
+def test_the_default_dtype_does_not_matter():
+    model = tiny()
+    expected, _ = prompted(model, 140)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        bs.optimize_(model, head=False, x_format=None)
+        found, _ = prompted(model, 140)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert relative(found, expected) < 3 * 300 * 2**-23
+
+
+def test_gates_of_another_format_go_the_way_of_the_model():
+    model = tiny(format={"*.up_proj": bs.KBIT5, "*": bs.KBIT4})
+    report = bs.optimize_(model, head=False)
+    assert "left: decoding, layer by layer: layer 0: gate and up have other formats" in str(report)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_prompts_in_short_floats_that_are_rounded_to_int8(dtype):
+    exact, _ = prompted(tiny(), 90)
+    model = tiny(dtype=dtype)
+    for layer in model.modules():
+        if isinstance(layer, bs.nn.Linear):
+            layer.x_format = "int8"
+    before = relative(prompted(model, 90)[0].float(), exact)
+    bs.optimize_(model, head=False)
+    assert relative(prompted(model, 90)[0].float(), exact) < 1.5 * before
 
 
 def test_what_is_left_is_said():
@@ -400,9 +532,9 @@ def test_norms_that_get_other_memory_are_bound_anew():
     assert torch.equal(*(logits(each, TOKENS)[1:] for each in (model, twin)))
 
 
-@pytest.mark.parametrize("change", ["bias", "x_format", "layer", "norm"])
+@pytest.mark.parametrize("change", ["bias", "x_format", "layer", "norm", "head norm"])
 def test_every_change_of_a_bound_layer_is_seen(change):
-    model, twin = tiny(), tiny()
+    model, twin = (tiny("Qwen3" if change == "head norm" else "Llama") for _ in range(2))
     bs.optimize_(model, head=False, x_format=None)
     before = logits(model, TOKENS)
     for each in (model, twin):
@@ -416,6 +548,8 @@ def test_every_change_of_a_bound_layer_is_seen(change):
                     module.x_format = "int8"
         elif change == "layer":
             each.model.layers[0] = layer
+        elif change == "head norm":
+            layer.self_attn.k_norm.weight = torch.nn.Parameter(torch.rand(128))
         else:
             layer.post_attention_layernorm.weight = torch.nn.Parameter(torch.rand(64))
     bs.optimize_(twin, head=False, x_format="int8" if change == "x_format" else None)

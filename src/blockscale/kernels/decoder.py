@@ -22,10 +22,11 @@ from blockscale.problem import dtype_name
 from blockscale.runtime import native
 
 PRODUCTS = ("q", "k", "v", "o", "gate_up", "down")
+NORMS = ("attention", "mlp", "q", "k")
 
 
 class Norm(NamedTuple):
-    weight: Tensor  # [hidden]
+    weight: Tensor  # [hidden], or [head_dim]
     epsilon: float
 
     @property
@@ -35,8 +36,7 @@ class Norm(NamedTuple):
 
 
 class Layer(NamedTuple):
-    attention_norm: Norm
-    mlp_norm: Norm
+    norms: dict[str, Norm]  # by the names in NORMS; those of heads may be missing
     products: dict[str, native.Matmul]  # by the names in PRODUCTS
 
 
@@ -83,10 +83,8 @@ class DecoderCall:
     ) -> None:
         self._layers = (native.DecoderLayer * len(layers))()
         for place, layer in zip(self._layers, layers, strict=True):
-            place.attention_norm, place.mlp_norm = (
-                layer.attention_norm.native,
-                layer.mlp_norm.native,
-            )
+            for name, each in layer.norms.items():
+                setattr(place, f"{name}_norm", each.native)
             for name, product in layer.products.items():
                 setattr(place, name, native.DecoderProduct(product))
         self._config, self._many, self._kept = config, many, (norm, kept)

@@ -24,14 +24,18 @@ from blockscale.nn.linear import Linear
 from blockscale.tensor import QTensor
 from blockscale.tensor.call import describe_call
 
-# Layers that compute what csrc/decoder does: RMS norm, attention with rotary positions, RMS norm,
-# gated product; a sum after each half.
-_KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
+# Layers that compute what csrc/decoder does: RMS norm, attention with rotary positions (and of
+# Qwen3 norms of heads before them), RMS norm, gated product; a sum after each half.
+_KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _NORMS = ("input_layernorm", "post_attention_layernorm")
+_HEAD_NORMS = ("q_norm", "k_norm")
 _GATED = ("gate_proj", "up_proj", "down_proj")
-_HARMLESS = ("cache_position", "return_dict")
+# What a call may be given beside tokens: these unless they are False, others if they are not set.
+_NOT_FALSE = ("cache_position", "return_dict", "is_causal")
 _RECORDED = ("output_attentions", "output_hidden_states")  # of layers, which one call passes by
+_HOOKED = "has forward hooks, which one call would pass by"
+_ATTENTIONS = ("eager", "sdpa", "flex_attention")  # that compute the same
 _RECORDER = "transformers.utils.output_capturing"
 _PIECE = 512  # tokens of a prompt, at most: their numbers stay in the cache from product to product
 
@@ -45,6 +49,8 @@ def why_not_fast(stack: Any) -> str | None:
         reason = _why_not_layer(layer)
         if reason is not None:
             return f"layer {index}: {reason}"
+    if _hooks(stack.norm):
+        return f"the last norm {_HOOKED}"
     if stack.norm.weight.device.type != "cpu":
         return f"it is on {stack.norm.weight.device}: the native call is for CPUs"
     return None
@@ -61,9 +67,24 @@ def _why_not_layer(layer: Any) -> str | None:
         return "ranks share its weights"
     if type(layer.mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
         return f"its gate is {type(layer.mlp.act_fn).__name__}"
+    gate, up = layer.mlp.gate_proj, layer.mlp.up_proj
+    if (gate.weight.format, gate.x_format) != (up.weight.format, up.x_format):
+        return "gate and up have other formats"
+    if not getattr(layer.self_attn, "is_causal", True):
+        return "its tokens attend to those after them"
+    window = _window(layer.self_attn)
+    if window is not None:
+        return f"its tokens attend to {window} tokens alone"
     if any(_hooks(module) for module in layer.modules()):
-        return "it has forward hooks, which one call would pass by"
+        return f"it {_HOOKED}"
     return None
+
+
+def _window(attention: Any) -> int | None:
+    """Of sliding attention. Mistral has it in the config alone."""
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window  # type: ignore[no-any-return]
+    return getattr(attention.config, "sliding_window", None)
 
 
 def _hooks(module: nn.Module) -> list[Any]:
@@ -125,9 +146,13 @@ class FastDecoder:
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self._stack.training:
             return False
         config = self._stack.config
-        if any(rest[name] for name in rest if name not in _HARMLESS):
+        if any(_is_asked(name, value) for name, value in rest.items()):
             return False
         if any(getattr(config, name, False) for name in _RECORDED):
+            return False
+        if any(getattr(config, name, None) is False for name in _NOT_FALSE):
+            return False
+        if config._attn_implementation not in _ATTENTIONS:
             return False
         if not (config.use_cache if use_cache is None else use_cache):
             return False
@@ -136,9 +161,7 @@ class FastDecoder:
             return False
         if position_ids is not None and not _follow(position_ids, length, given.shape[1]):
             return False
-        return attention_mask is None or (
-            attention_mask.dim() == 2 and bool(attention_mask.all().item())
-        )
+        return attention_mask is None or _masks_nothing(attention_mask, length + given.shape[1])
 
     def _bound(self) -> ops.DecoderCall | None:
         """The call for the weights that the layers have at this time."""
@@ -153,8 +176,7 @@ class FastDecoder:
         stack = self._stack
         layers = [
             ops.DecoderLayer(
-                _norm(layer.input_layernorm),
-                _norm(layer.post_attention_layernorm),
+                _norms(layer),
                 _products(layer),
             )
             for layer in stack.layers
@@ -214,7 +236,7 @@ def _tokens_in(cache: Any, layers: int) -> int | None:
     """Of a cache that can have room for more, with so many layers; None, of another."""
     if cache is None:
         return 0
-    if len(cache.layers) != layers:
+    if len(getattr(cache, "layers", ())) != layers or getattr(cache, "offloading", False):
         return None
     if CacheRoom.shown_by(cache) is None:
         if any(type(each).__name__ != "DynamicLayer" for each in cache.layers):
@@ -226,11 +248,26 @@ def _tokens_in(cache: Any, layers: int) -> int | None:
     return int(cache.layers[0].keys.shape[-2])
 
 
+def _is_asked(name: str, value: Any) -> bool:
+    """Whether a call would have to do more for it, or something else."""
+    if name in _NOT_FALSE:
+        return value is False
+    return value is not None and value is not False
+
+
+def _masks_nothing(mask: Any, tokens: int) -> bool:
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] < tokens:
+        return False
+    return bool(mask.all().item())
+
+
 def _follow(position_ids: Tensor, length: int, tokens: int) -> bool:
     """Whether these are the next positions."""
+    if position_ids.shape != (1, tokens):
+        return False
     if tokens == 1:
-        return int(position_ids[0, -1]) == length
-    return torch.equal(position_ids[0], torch.arange(length, length + tokens))
+        return int(position_ids.item()) == length
+    return torch.equal(position_ids[0], torch.arange(length, length + tokens, device="cpu"))
 
 
 def _watch(stack: Any) -> Watch:
@@ -243,11 +280,26 @@ def _watch(stack: Any) -> Watch:
             watch.parameter(norm, "weight")
         for part, names in (("self_attn", _PROJECTIONS), ("mlp", _GATED)):
             for module in watch.children(layer, [part]):
+                for norm in watch.children(module, _HEAD_NORMS):
+                    watch.parameter(norm, "weight")
                 for linear in watch.children(module, names):
                     watch.parameter(linear, "bias")
                     if isinstance(linear, Linear):
                         watch.packed(linear)
+    for module in (stack.norm, *stack.layers.modules()):
+        watch.hooks(module)
     return watch
+
+
+def _head_norms(attention: nn.Module) -> list[str]:
+    return [name for name in _HEAD_NORMS if name in attention._modules]
+
+
+def _norms(layer: Any) -> dict[str, ops.Norm]:
+    attention, mlp = (_norm(getattr(layer, name)) for name in _NORMS)
+    heads = _head_norms(layer.self_attn)
+    of_heads = {name.removesuffix("_norm"): _norm(getattr(layer.self_attn, name)) for name in heads}
+    return {"attention": attention, "mlp": mlp, **of_heads}
 
 
 def _norm(module: Any) -> ops.Norm:
@@ -265,7 +317,7 @@ def _products(layer: Any) -> dict[str, ops.MatmulCall]:
 def _product(*linears: Linear) -> ops.MatmulCall:
     weights: list[QTensor] = [linear._prepared("weight")[0] for linear in linears]
     return describe_call(
-        torch.empty(1, linears[0].in_features),
+        torch.empty(1, linears[0].in_features, dtype=torch.float32),
         weights,
         [linear.bias for linear in linears],
         group_sizes=None,

@@ -50,6 +50,7 @@ class Rotation:
 
 def _computed(rotary: Any, first: int, tokens: int) -> Tensor:
     # In float32, whatever the model's dtype: so are the layers.
-    positions = torch.arange(first, first + tokens)[None]
-    cosines, sines = rotary(torch.empty(0), position_ids=positions)
+    positions = torch.arange(first, first + tokens, device="cpu")[None]
+    float32 = torch.empty(0, dtype=torch.float32, device="cpu")
+    cosines, sines = rotary(float32, position_ids=positions)
     return torch.stack((cosines[0], sines[0]), dim=1)

@@ -30,12 +30,15 @@ class Watch:
         self._parameters: list[Tensor] = []
         self._memory: list[Tensor] = []
         self._addresses: list[int] = []
+        self._hooks: list[dict[int, Any]] = []
+        self._counts: list[int] = []
 
     def unchanged(self) -> bool:
         found = map(dict.get, self._dicts, self._names)
         return (
             all(map(is_, found, self._held))
             and [*map(Tensor.data_ptr, self._parameters)] == self._addresses
+            and [*map(len, self._hooks)] == self._counts
         )
 
     def _note(self, place: dict[str, Any], name: str) -> Any:
@@ -51,6 +54,12 @@ class Watch:
             found = self._note(module._modules, name)
             if found is not None:
                 yield found
+
+    def hooks(self, module: nn.Module) -> None:
+        """How many its forward has."""
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            self._hooks.append(hooks)
+            self._counts.append(len(hooks))
 
     def parameter(self, module: nn.Module, name: str) -> None:
         """One that may be missing, or None, and may come later."""

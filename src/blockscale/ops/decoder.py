@@ -31,8 +31,7 @@ _LENGTHS = 64  # of prompts whose algorithms are remembered
 class DecoderLayer(NamedTuple):
     """Of a Llama: norm, attention, norm, gated product."""
 
-    attention_norm: Norm
-    mlp_norm: Norm
+    norms: dict[str, Norm]  # by `kernels.decoder.NORMS`; those of heads may be missing
     products: dict[str, MatmulCall]  # by `kernels.decoder.PRODUCTS`, of one row of float32
 
 
@@ -42,6 +41,10 @@ def bind_decoder(
     """A call for these weights, where they are; or why there is none."""
     bound, ways, kept, problems = [], set(), [], []
     for layer in layers:
+        for name, each in [*layer.norms.items(), ("last", norm)]:
+            size = shape.head_dim if name in ("q", "k") else shape.hidden
+            if each.weight.shape != (size,):
+                return f"a norm has {tuple(each.weight.shape)} weights for {size} numbers"
         products = {}
         for name in PRODUCTS:
             call = layer.products[name]
@@ -52,7 +55,7 @@ def bind_decoder(
             ways.add(way)
             kept.append(parts)
             problems.append(call.problem())
-        bound.append(Layer(layer.attention_norm, layer.mlp_norm, products))
+        bound.append(Layer(layer.norms, products))
     if len(ways) != 1:
         return f"products run as {' and '.join(sorted(ways))}, where one is needed for all"
     config = native_configs()[0]
@@ -65,7 +68,7 @@ def _algorithms(problems: Sequence[Problem], tokens: int, dtype: str) -> tuple[s
     known: dict[Problem, str] = {}
     for each in problems:
         if each not in known:
-            x = each.x if "@" in each.x else dtype  # else it is rounded to int8, whatever it was
+            x = each.x if "@" in each.x else dtype  # what is rounded to int8 may be any
             config = choose(replace(each, m=tokens, x=x)).config
             if not isinstance(config, cpu.Config) or config.packs:
                 return None
@@ -84,9 +87,11 @@ def _bind(call: MatmulCall) -> tuple[native.Matmul, str, Any] | str:
         return f"{choice.kernel.NAME} with {config} runs, which takes one product at a time"
     if config.packs:
         return "its weight is not prepared"
+    if "@" in problem.x and config.algorithm != "int8":
+        return f"x is quantised to {problem.x_kind.format}, of which the call knows int8"
     weights = tuple(as_groups(weight).placed(Launch.alignment) for weight in call.weights)
     biases = [None if bias is None else bias.detach().contiguous() for bias in call.biases]
-    stand_in = torch.empty(1, problem.k), torch.empty(1, problem.n)
+    stand_in = [torch.empty(1, size, dtype=torch.float32) for size in (problem.k, problem.n)]
     activation = parse_activation(problem.activation) if problem.gated else None
     one_row = (ctypes.c_int64 * 2)(0, 1)
     product = matmul_arguments(

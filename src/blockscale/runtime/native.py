@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 ISAS = ("scalar", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm", "bf16")
 _LINES = (ISAS[:4], ISAS[4:])  # of x86 and all others, and of ARM: each includes those before it
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "uint8": 3}  # uint8: codes of int8 elements
@@ -104,6 +104,8 @@ class DecoderLayer(Structure):
     _fields_ = (
         ("attention_norm", RmsNorm),
         ("mlp_norm", RmsNorm),
+        ("q_norm", RmsNorm),
+        ("k_norm", RmsNorm),
         ("q", DecoderProduct),
         ("k", DecoderProduct),
         ("v", DecoderProduct),
