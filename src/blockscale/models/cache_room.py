@@ -85,3 +85,36 @@ class CacheRoom:
 
     def _is_shown_by(self, layers: Sequence[Any]) -> bool:
         return all(map(is_, self._shown, (x for each in layers for x in (each.keys, each.values))))
+
+
+def tokens_in(cache: Any, layers: int) -> int | None:
+    """Of a cache that can have room for more, with so many layers; None, of another."""
+    if cache is None:
+        return 0
+    if len(getattr(cache, "layers", ())) != layers or getattr(cache, "offloading", False):
+        return None
+    if CacheRoom.shown_by(cache) is None:
+        if any(type(each).__name__ != "DynamicLayer" for each in cache.layers):
+            return None
+        if not any(each.is_initialized for each in cache.layers):
+            return 0
+        if not _are_alike(cache.layers):
+            return None
+    return int(cache.layers[0].keys.shape[-2])
+
+
+def _are_alike(layers: Sequence[Any]) -> bool:
+    """Keys and values [1, kv_heads, tokens, head_dim] of every token, in each of them."""
+    if not all(each.is_initialized for each in layers):
+        return False
+    shapes = {each.shape for layer in layers for each in (layer.keys, layer.values)}
+    return len(shapes) == 1 and shapes.pop()[0] == 1
+
+
+def begin(cache: Any, heads: int, size: int, like: Tensor) -> None:
+    """Gives layers of a new cache keys and values of no tokens."""
+    for layer in cache.layers:
+        if not layer.is_initialized:
+            none = like.new_empty(1, heads, 0, size)
+            layer.lazy_initialization(none, none)
+            layer.keys, layer.values = none, none

@@ -1,0 +1,169 @@
+"""A transformers decoder as csrc/decoder computes it.
+
+Which layers are known, what is bound of them, and what has to stay as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from blockscale import ops
+from blockscale.models.watch import Watch
+from blockscale.nn.linear import Linear
+from blockscale.tensor import QTensor
+from blockscale.tensor.call import describe_call
+
+# Layers that compute what csrc/decoder does: RMS norm, attention with rotary positions (and of
+# Qwen3 norms of heads before them), RMS norm, gated product; a sum after each half.
+_KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+_HEAD_NORMS = ("q_norm", "k_norm")
+_GATED = ("gate_proj", "up_proj", "down_proj")
+_HOOKED = "has forward hooks, which one call would pass by"
+_RECORDER = "transformers.utils.output_capturing"
+
+
+def why_not_fast(stack: Any) -> str | None:
+    """Why tokens of this decoder cannot pass its layers in one call, as far as modules tell."""
+    layers = getattr(stack, "layers", None)
+    if not isinstance(layers, nn.ModuleList) or not len(layers):
+        return f"{type(stack).__name__} has no layers of a decoder"
+    for index, layer in enumerate(layers):
+        reason = _why_not_layer(layer)
+        if reason is not None:
+            return f"layer {index}: {reason}"
+    if _hooks(stack.norm):
+        return f"the last norm {_HOOKED}"
+    if stack.norm.weight.device.type != "cpu":
+        return f"it is on {stack.norm.weight.device}: the native call is for CPUs"
+    return None
+
+
+def _why_not_layer(layer: Any) -> str | None:
+    name = type(layer).__name__
+    if name not in _KNOWN:
+        return f"{name} is not among {', '.join(_KNOWN)}"
+    plain = [linear for linear in _linears(layer) if type(linear) is not Linear]
+    if plain:
+        return f"a {type(plain[0]).__name__} is not a quantised bs.nn.Linear"
+    if any(linear.is_sharded for linear in _linears(layer)):
+        return "ranks share its weights"
+    if type(layer.mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
+        return f"its gate is {type(layer.mlp.act_fn).__name__}"
+    gate, up = layer.mlp.gate_proj, layer.mlp.up_proj
+    if (gate.weight.format, gate.x_format) != (up.weight.format, up.x_format):
+        return "gate and up have other formats"
+    if not getattr(layer.self_attn, "is_causal", True):
+        return "its tokens attend to those after them"
+    window = _window(layer.self_attn)
+    if window is not None:
+        return f"its tokens attend to {window} tokens alone"
+    if any(_hooks(module) for module in layer.modules()):
+        return f"it {_HOOKED}"
+    return None
+
+
+def _window(attention: Any) -> int | None:
+    """Of sliding attention. Mistral has it in the config alone."""
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window  # type: ignore[no-any-return]
+    return getattr(attention.config, "sliding_window", None)
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    """Without those that transformers leaves behind once somebody has asked for what layers give:
+    calls that ask for it go the model's own way."""
+    every = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return [each for each in every if getattr(each, "__module__", "") != _RECORDER]
+
+
+def _linears(layer: Any) -> list[Any]:
+    attention = [getattr(layer.self_attn, name, None) for name in _PROJECTIONS]
+    return [*attention, *(getattr(layer.mlp, name, None) for name in _GATED)]
+
+
+def bind(stack: Any) -> ops.DecoderCall | str:
+    """A call for the weights that the layers have at this time; or why there is none."""
+    reason = why_not_fast(stack)
+    if reason is not None:
+        return reason
+    layers = [ops.DecoderLayer(_norms(layer), _products(layer)) for layer in stack.layers]
+    heads, kv_heads, head_dim = heads_of(stack)
+    first = stack.layers[0]
+    shape = ops.DecoderShape(
+        first.self_attn.q_proj.in_features,
+        heads,
+        kv_heads,
+        head_dim,
+        first.mlp.gate_proj.out_features,
+        first.self_attn.scaling,
+    )
+    return ops.bind_decoder(layers, _norm(stack.norm), shape)
+
+
+def heads_of(stack: Any) -> tuple[int, int, int]:
+    """How many there are of queries, of keys, and their size."""
+    attention = stack.layers[0].self_attn
+    size = attention.head_dim
+    return attention.q_proj.out_features // size, attention.k_proj.out_features // size, size
+
+
+def watch_of(stack: Any) -> Watch:
+    """Everything that a call has the address of, and the modules on the way to it."""
+    watch = Watch()
+    for norm in watch.children(stack, ["norm"]):
+        watch.parameter(norm, "weight")
+    for layer in watch.children(stack.layers, list(stack.layers._modules)):
+        for norm in watch.children(layer, _NORMS):
+            watch.parameter(norm, "weight")
+        for part, names in (("self_attn", _PROJECTIONS), ("mlp", _GATED)):
+            for module in watch.children(layer, [part]):
+                for norm in watch.children(module, _HEAD_NORMS):
+                    watch.parameter(norm, "weight")
+                for linear in watch.children(module, names):
+                    watch.parameter(linear, "bias")
+                    if isinstance(linear, Linear):
+                        watch.packed(linear)
+    for module in (stack.norm, *stack.layers.modules()):
+        watch.hooks(module)
+    return watch
+
+
+def _head_norms(attention: nn.Module) -> list[str]:
+    return [name for name in _HEAD_NORMS if name in attention._modules]
+
+
+def _norms(layer: Any) -> dict[str, ops.Norm]:
+    attention, mlp = (_norm(getattr(layer, name)) for name in _NORMS)
+    heads = _head_norms(layer.self_attn)
+    of_heads = {name.removesuffix("_norm"): _norm(getattr(layer.self_attn, name)) for name in heads}
+    return {"attention": attention, "mlp": mlp, **of_heads}
+
+
+def _norm(module: Any) -> ops.Norm:
+    return ops.Norm(module.weight.detach(), module.variance_epsilon)
+
+
+def _products(layer: Any) -> dict[str, ops.MatmulCall]:
+    q, k, v, o, gate, up, down = _linears(layer)
+    single = {"q": q, "k": k, "v": v, "o": o, "down": down}
+    return {name: _product(linear) for name, linear in single.items()} | {
+        "gate_up": _product(gate, up)
+    }
+
+
+def _product(*linears: Linear) -> ops.MatmulCall:
+    weights: list[QTensor] = [linear._prepared("weight")[0] for linear in linears]
+    return describe_call(
+        torch.empty(1, linears[0].in_features, dtype=torch.float32),
+        weights,
+        [linear.bias for linear in linears],
+        group_sizes=None,
+        activation="silu" if len(linears) == 2 else None,
+        x_format=linears[0].x_format,
+        out_dtype=torch.float32,
+    )
