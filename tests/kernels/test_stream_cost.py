@@ -190,6 +190,13 @@ def test_exceptions_are_those_of_the_stored_sweeps(exceptional):
         assert "measured on NVIDIA H200" in str(predicted(asked, stream_configs(asked)[0]))
 
 
+def test_a_config_that_was_measured_is_not_said_to_be_predicted(exceptional):
+    asked = next(asked for asked, *_ in exceptional if asked.m == 1 and not asked.ragged)
+    told = str(ops.explain(asked))
+    assert "chosen   by rule: its config was measured to be the fastest" in told
+    assert "expects " in told
+
+
 def test_exceptions_are_of_one_gpu(exceptional):
     asked, *_ = exceptional[0]
     assert exception(replace(asked, device=gpu("sm_80"))) is None

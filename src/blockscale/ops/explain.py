@@ -90,7 +90,8 @@ class Explanation:
         if self._expected is None:
             reason += ": the first kernel that takes it"
         else:
-            reason += ": its config is predicted to be the fastest"
+            how = "was measured" if self._expected.measured else "is predicted"
+            reason += f": its config {how} to be the fastest"
         return f"{reason}; tuned for m = {', '.join(map(str, others))}" if others else reason
 
     @property
