@@ -1,6 +1,6 @@
 """Fits the constants of the Hopper GEMM's cost model to a stored sweep, and judges its choices.
 
-    python -m bench.fit_gemm FIT.jsonl ... [--judge OTHER.jsonl ...] [--write]
+    python -m bench.fit_gemm FIT.jsonl ... [--only CONSTANT,...] [--judge OTHER.jsonl ...] [--write]
 
 Needs scipy. What is minimised is the relative error of the prediction, with more weight on configs
 that are fast. What is judged is the choice: the time of the config that the model ranks first over
@@ -13,8 +13,8 @@ import argparse
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import fields
-from math import log
+from dataclasses import fields, replace
+from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -60,16 +60,15 @@ def regret(timed: Timed, constants: Constants = CONSTANTS) -> float:
     return timed.times[choice(timed, constants)] / min(timed.times.values())
 
 
-def fit(sweep: list[Timed]) -> Constants:
+def fit(sweep: list[Timed], names: list[str]) -> Constants:
+    """Of these constants; the others stay."""
     from scipy.optimize import least_squares
 
-    names = [each.name for each in fields(Constants)]
     begin = [log(getattr(CONSTANTS, name)) for name in names]
 
     def made(logs: Iterable[float]) -> Constants:
-        return Constants(
-            **{name: 2.718281828459045**x for name, x in zip(names, logs, strict=True)}
-        )
+        fitted = {name: exp(x) for name, x in zip(names, logs, strict=True)}
+        return replace(CONSTANTS, **fitted)
 
     def errors(logs: Iterable[float]) -> list[float]:
         constants = made(logs)
@@ -103,17 +102,23 @@ def told(sweep: list[Timed], constants: Constants) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("fit", nargs="+")
+    every = [each.name for each in fields(Constants)]
+    parser.add_argument(
+        "--only", type=lambda told: told.split(","), default=every, help="constants that are fitted"
+    )
     parser.add_argument("--judge", nargs="*", default=[])
     parser.add_argument("--write", action="store_true", help=f"into {TARGET.name}")
     asked = parser.parse_args()
+    if unknown := set(asked.only) - set(every):
+        parser.error(
+            f"no such constants: {', '.join(sorted(unknown))}; there are {', '.join(every)}"
+        )
     sweep = read(asked.fit)
-    constants = fit(sweep)
+    constants = fit(sweep, asked.only)
     print("fitted:", told(sweep, constants))
     for path in asked.judge:
         print(f"{Path(path).name}:", told(read([path]), constants))
-    text = "".join(
-        f"    {each.name}={getattr(constants, each.name):.4g},\n" for each in fields(Constants)
-    )
+    text = "".join(f"    {name}={getattr(constants, name):.4g},\n" for name in every)
     print(text)
     if asked.write:
         source = TARGET.read_text()

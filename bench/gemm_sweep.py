@@ -3,6 +3,7 @@
     python -m bench.gemm_sweep --seed 1 --problems 60 sweep.jsonl      # on a Hopper GPU
     python -m bench.gemm_sweep --seed 1 --gradients sweep.jsonl        # with weights transposed
     python -m bench.gemm_sweep --seed 1 --dense --within 1.5 sweep.jsonl
+    python -m bench.gemm_sweep --seed 1 --codebooks sweep.jsonl        # of 4 and 5 bits
     python -m bench.gemm_sweep --seed 1 --compile      # anywhere: fills the cubin cache
 
 cuBLAS, in bfloat16, is timed beside them. A draw is fixed by its seed: n, k, m, format and verb of
@@ -54,6 +55,10 @@ GRADIENTS = {
 }  # fmt: skip
 DENSE = {
     ("nvfp4", "plain"): 8, ("nvfp4", "gated"): 3, ("kbit4", "plain"): 4, ("mxfp8", "plain"): 3,
+}  # fmt: skip
+CODEBOOKS = {
+    ("kbit4", "plain"): 5, ("kbit4", "experts"): 2, ("kbit4", "gated"): 1,
+    ("kbit5", "plain"): 5, ("kbit5", "experts"): 2, ("kbit5", "gated"): 1, ("kbit5", "gradient"): 1,
 }  # fmt: skip
 _LEAST_FLOPS, _MOST_FLOPS = 4e9, 4e11
 _ROUNDS = 5
@@ -214,12 +219,15 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--problems", type=int, default=60)
-    parser.add_argument("--gradients", action="store_true", help="of x, and no products")
-    parser.add_argument("--dense", action="store_true", help="no experts and no batches")
+    drawn = parser.add_mutually_exclusive_group()
+    drawn.add_argument("--gradients", action="store_true", help="of x, and no products")
+    drawn.add_argument("--dense", action="store_true", help="no experts and no batches")
+    drawn.add_argument("--codebooks", action="store_true", help="formats of 4 and 5 bits alone")
     parser.add_argument("--within", type=float, default=inf, help="of the least predicted time")
     parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
     asked = parser.parse_args()
     kinds = GRADIENTS if asked.gradients else DENSE if asked.dense else KINDS
+    kinds = CODEBOOKS if asked.codebooks else kinds
     problems = draw(asked.seed, asked.problems, kinds)
     compile_ahead(problems, asked.within)
     if asked.compile:

@@ -65,6 +65,20 @@ def test_every_config(m, k):
         assert torch.equal(y, run(problem, config, (w,), x.cuda())), config
 
 
+@pytest.mark.parametrize("codebook", [bs.KBIT4, bs.KBIT5], ids=str)
+def test_every_config_of_a_codebook(codebook):
+    """With its table in registers, or in shared memory."""
+    q, w = weight(codebook, 280, 448)
+    x = torch.randn(150, 448).bfloat16()
+    problem = problem_of(x.cuda(), w, out_dtype=torch.float32)
+    configs = of_each_tile(problem)
+    assert any(config.shared_table for config in configs)
+    for config in configs:
+        y = run(problem, config, (w,), x.cuda())
+        check(y.cpu(), x.double(), exact(q), torch.float32, x.dtype, roundings=roundings(q))
+        assert torch.equal(y, run(problem, config, (w,), x.cuda())), config
+
+
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_formats(placed, out_dtype):
     q, w = weight(placed, 200, 640)

@@ -39,6 +39,18 @@ def test_choices_on_problems_that_nothing_was_fitted_to(judged):
     assert max(regrets) <= 1.1
 
 
+def test_choices_where_a_table_may_stand_in_shared_memory():
+    """Sizes of ragged groups are not known to whoever chooses."""
+    judged = fit_gemm.read([SWEEPS / "h200_codebook_draw2.jsonl"])
+    of_four_bits = [each for each in judged if each.problem.w_kind.format.element.bits == 4]
+    assert len(judged) >= 45
+    assert any(min(each.times, key=each.times.__getitem__).shared_table for each in of_four_bits)
+    regrets = [fit_gemm.regret(each) for each in judged]
+    assert median(regrets) <= 1.03
+    for each, regret in zip(judged, regrets, strict=True):
+        assert regret <= (1.2 if each.problem.ragged else 1.1)
+
+
 @pytest.mark.parametrize(("groups", "mean"), [(8, 128), (64, 20), (32, 3)])
 def test_tiles_are_as_many_as_random_rows_need(groups, mean):
     """Where shares spread besides, the largest group has more."""

@@ -104,3 +104,45 @@ def test_ragged_gated_experts(schedule):
         rows = slice(begin, begin + size)
         check_gated(y[rows], x[rows], gate[i], up[i], "silu")
         begin += size
+
+
+def levels(count):
+    """Small integers, mirrored: a symmetric table."""
+    half = torch.arange(1, count // 2 + 1)
+    return torch.cat([-half.flip(0), half]).float()
+
+
+def with_codebook(weights, table):
+    for each in weights:
+        each.codebook.copy_(table)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:2], ids=str)
+@pytest.mark.parametrize("mirrored", [True, False], ids=["mirrored", "not"])
+@pytest.mark.parametrize("format", [bs.KBIT4, bs.KBIT5], ids=str)
+def test_codes_are_looked_up_in_shared_memory(format, mirrored, schedule):
+    """Every second step of 4 bits; all of 5, but for tables without symmetry, which stay in
+    registers."""
+    m, n, k = 90, 250, 640
+    q, w = lossless(format, n, k)
+    table = levels(len(q.codebook))
+    with_codebook((q, w), table if mirrored else table + 3)
+    x = numbers(m, k)
+    config = Config(64, 2, tiles_per_warp=1, stages=3, cluster=1, split=True, shared_table=True)
+    problem = problem_of(format, m, n, k, device=replace(gpu("h200"), sms=3))
+    with scheduled(schedule):
+        y = run(sm90_gemm, problem, config, (w,), x)
+    assert torch.equal(y.double(), x.double() @ exact(q).mT)
+
+
+def test_gate_and_up_have_tables_of_their_own():
+    m, n, k = 60, 70, 288
+    (gate, g), (up, u) = lossless(bs.KBIT5, n, k), lossless(bs.KBIT5, n, k)
+    with_codebook((gate, g), levels(32))
+    with_codebook((up, u), 2 * levels(32))
+    x = numbers(m, k) / 64
+    config = Config(64, 2, tiles_per_warp=1, stages=3, cluster=1, shared_table=True)
+    facts = {"verb": "gated_matmul", "activation": "silu", "gated": True}
+    problem = problem_of(bs.KBIT5, m, n, k, **facts)
+    y = run(sm90_gemm, problem, config, (g, u), x, (None, None))
+    check_gated(y, x, gate, up, "silu")

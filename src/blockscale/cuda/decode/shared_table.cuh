@@ -4,18 +4,19 @@
 //
 // A byte holds two codes of 3 or 4 bits (of 5 without their signs), or four of 2. Its row of the table has their
 // values once for every lane that is served at the same time, so that no two meet at a bank: two values are
-// 4 bytes for each of 32 lanes, four are 8 for each of 16. Rows are 256 bytes apart, which makes a byte of codes
-// and the place of the lane an address, by one `prmt`; the second half of a row is another table's.
+// 4 bytes for each of 32 lanes, four are 8 for each of 16. Rows are 128 bytes, or, with a second table beside the
+// first, 256 bytes apart, which makes a byte of codes and the place of the lane an address by one `prmt`.
 #pragma once
 #include "decode/table.cuh"
 #include "ptx/shared.cuh"
 
 namespace bs::decode {
 
-constexpr int TABLE_ROWS = 256, TABLE_PITCH = 256, TABLE_BYTES = TABLE_ROWS * TABLE_PITCH;
+constexpr int TABLE_ROWS = 256, TABLE_BYTES = 128 * TABLE_ROWS;
 
-template <class T, int BITS, bool SYMMETRIC>
+template <class T, int BITS, bool SYMMETRIC, int TABLES>
 struct SharedTable {
+    static constexpr int PITCH = 128 * TABLES;
     Decoder<T, TABLE, BITS, SYMMETRIC> registers;
     static constexpr int WORDS = BITS == 2 ? 2 : 1;  // of an entry
     u32 base, place;  // of the table, and of the lane in a row
@@ -25,10 +26,10 @@ struct SharedTable {
         place = threadIdx.x * (4 * WORDS) % 128 + 128 * table;
     }
 
-    // All `threads` together: eight write a row.
-    BS_DEVICE void fill(const float* values, int threads) const {
+    // By thread number `thread` of so many: eight write a row.
+    BS_DEVICE void fill(const float* values, int thread, int threads) const {
         constexpr int PARTS = 128 / 16;
-        for (int i = threadIdx.x; i < TABLE_ROWS * PARTS; i += threads) {
+        for (int i = thread; i < TABLE_ROWS * PARTS; i += threads) {
             const int row = i / PARTS;
             u32 entry[2];
 #pragma unroll
@@ -36,7 +37,7 @@ struct SharedTable {
                 const int shift = WORDS == 2 ? 2 * word : 0;
                 entry[word] = T::from_floats(value(values, row >> shift), value(values, row >> 4 >> shift));
             }
-            ptx::store_shared(base + row * TABLE_PITCH + place / 128 * 128 + i % PARTS * 16, entry[0], entry[1],
+            ptx::store_shared(base + row * PITCH + place / 128 * 128 + i % PARTS * 16, entry[0], entry[1],
                               entry[0], entry[1]);
         }
     }
@@ -52,7 +53,12 @@ struct SharedTable {
 
     // By a register of codes: no load before the table is filled, since the codes come after.
     BS_DEVICE void look_up(u32 (&entry)[WORDS], u32 codes, int byte) const {
-        ptx::load_table(entry, base + ptx::prmt(codes, place, 0x5504 | byte << 4));
+        ptx::load_table(entry, base + entry_of(codes, byte));
+    }
+    BS_DEVICE u32 entry_of(u32 codes, int byte) const {
+        if (TABLES == 2) return ptx::prmt(codes, place, 0x5504 | byte << 4);
+        const u32 row = byte == 0 ? codes << 7 : codes >> (8 * byte - 7);
+        return (row & (TABLE_ROWS - 1) << 7) | place;
     }
 
     BS_DEVICE void step(u32 (&d)[4], const u32* words, int q) const {
@@ -69,17 +75,18 @@ struct SharedTable {
     }
 };
 
-// A decoder of either kind, made ready by all threads of the CTA.
+// A decoder of either kind, made ready by thread number `thread` of so many.
 template <class D>
-BS_DEVICE void load(D& decoder, const float* values, u32, int) {
+BS_DEVICE void load(D& decoder, const float* values, u32, int, int, int) {
     decoder.load(values);
 }
 
-template <class T, int BITS, bool SYMMETRIC>
-BS_DEVICE void load(SharedTable<T, BITS, SYMMETRIC>& decoder, const float* values, u32 memory, int table) {
+template <class T, int BITS, bool SYMMETRIC, int TABLES>
+BS_DEVICE void load(SharedTable<T, BITS, SYMMETRIC, TABLES>& decoder, const float* values, u32 memory, int table,
+                    int thread, int threads) {
     if (BITS < 5) decoder.registers.load(values);
     decoder.aim(memory, table);
-    decoder.fill(values, blockDim.x);
+    decoder.fill(values, thread, threads);
 }
 
 }  // namespace bs::decode

@@ -27,11 +27,8 @@ struct Shape : CONFIG {
     using Arguments = typename Either<Config::WGMMA, WgmmaArguments, gemm::Arguments>::Type;
     using Lift = gemm::Lift<X, Format, Config::SCALES_WEIGHTS>;
 
-    // The table of 5 bits in shared memory has the positive half: other than symmetric tables stay in registers, and
-    // its place is left empty.
-    static constexpr bool SHARED_TABLE = Config::TABLE_BYTES > 0 && (Format::BITS < 5 || Format::SYMMETRIC);
-    using Decoder = typename Either<SHARED_TABLE, decode::SharedTable<X, Format::BITS, Format::SYMMETRIC>,
-                                    decode::Decoder<X, Format::ELEMENT, Format::BITS, Format::SYMMETRIC>>::Type;
+    using DecoderOf = decode::DecoderOf<X, Format, Config::TABLE_BYTES>;
+    using Decoder = typename DecoderOf::Type;
 
     static constexpr bool X_CODED = !Same<typename Config::XScales, void>::VALUE;
     static constexpr int UNITS = Config::TILE_K / 64;  // of 64 k, in a k tile
@@ -51,8 +48,6 @@ struct Shape : CONFIG {
     static_assert(Config::TILE_K >= 8 * Format::BLOCK || Config::TILE_M >= 8, "eight blocks stand side by side");
     static_assert(!Config::WGMMA || (Config::SCALES_WEIGHTS && Config::N_WARPS % 4 == 0), "warpgroups share rows of x");
     static_assert(!Config::WGMMA || !X_CODED, "TMA copies x, and decodes nothing");
-    static_assert(Config::TABLE_BYTES == 0 || Config::TABLE_BYTES == decode::TABLE_BYTES, "as decode/ lays it out");
-    static_assert(Config::TABLE_BYTES == 0 || Format::ELEMENT == decode::TABLE, "floats need no table");
     static_assert(!Config::GATED || Config::TILES_PER_WARP % 2 == 0, "tiles alternate between gate and up");
     static_assert(Config::TILE_M == 1 || Config::TILE_M == 2 || Config::TILE_M == 4 || Config::TILE_M % 8 == 0,
                   "mma takes 8 columns");

@@ -37,8 +37,8 @@ BS_DEVICE void stream(const typename Shape::Arguments& a, u8* memory, const RowR
     const int end = static_cast<int>(k_tiles * (blockIdx.y + 1) / Shape::SPLITS);
     const auto load_tables = [&] {
 #pragma unroll
-        for (int i = 0; i < Shape::BRANCHES; i++) decode::load(decoders[i], a.weight[i].table, table, i);
-        if (Shape::SHARED_TABLE || Shape::WGMMA) __syncthreads();  // the ring's mbarriers are initialised then, too
+        for (int i = 0; i < Shape::BRANCHES; i++) decode::load(decoders[i], a.weight[i].table, table, i, threadIdx.x, blockDim.x);
+        if (Shape::DecoderOf::SHARED || Shape::WGMMA) __syncthreads();  // the ring's mbarriers are initialised then, too
     };
     if (!a.weights_unchanged) ptx::wait_for_prerequisites();
     ptx::trigger_dependents();

@@ -23,11 +23,23 @@
 
 namespace bs::gemm {
 
+// By the warpgroups that multiply, each its branch's. A table in shared memory lies before the stages.
+template <class Shape>
+BS_DEVICE void load_table(const typename Shape::Arguments& a, typename Shape::Decoder& decoder, u8* stages) {
+    if (!a.weights_unchanged) ptx::wait_for_prerequisites();
+    constexpr int THREADS = Shape::CONSUMERS / Shape::BRANCHES;
+    const int branch = branch_of_warpgroup<Shape>();
+    decode::load(decoder, a.weight[branch].table, ptx::shared_address(stages) - Shape::TABLE_BYTES, branch,
+                 threadIdx.x % THREADS, THREADS);
+    if constexpr (Shape::DecoderOf::SHARED) ptx::bar_sync(3, Shape::CONSUMERS);
+}
+
 template <class Shape>
 BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape>& ring, const TileOrder<Shape>& order,
                        const PartialSums<Shape>& partial, u8* stages, u8* staging, float* x_scales, int rank) {
     typename Shape::Decoder decoder;
-    decoder.load(a.weight[branch_of_warpgroup<Shape>()].table);
+    load_table<Shape>(a, decoder, stages);
+    ptx::wait_for_prerequisites();
     TiledMainloop<Shape> mainloop(ReadRing<Shape>(ring), &decoder);
     TileStore<Shape> end(a, staging, x_scales);
     Work<Shape> work(order);
@@ -88,6 +100,7 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     __shared__ u64 barriers[2 * Shape::STAGES + PartialSums<Shape>::BARRIERS];
     u8* memory = ptx::dynamic_shared();
     memory += -ptx::shared_address(memory) & 1023;  // where panels with TMA's 128-byte swizzle may start
+    memory += Shape::TABLE_BYTES;
     u8* staging = memory + Shape::STAGES * Shape::STAGE_BYTES + Shape::N_WARPS * Shape::DECODED_BYTES;
     int* starts = reinterpret_cast<int*>(staging + Shape::WARPGROUPS * Shape::STAGING_BYTES);
     float* x_scales = reinterpret_cast<float*>(Shape::RAGGED ? starts + 2 * (a.groups + 1) : starts);
@@ -112,7 +125,6 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
         if constexpr (Shape::PARTS > 1) ClusterSums<Shape>::stand_by();
     } else {
         if constexpr (Shape::WARPGROUPS > 1) ptx::take_registers<Shape::CONSUMER_REGISTERS>();
-        ptx::wait_for_prerequisites();
         consume<Shape>(a, ring, order, partial, memory, staging, x_scales, rank);
     }
     if constexpr (Shape::CLUSTER > 1) ptx::cluster_sync();  // others may still write here or arrive here

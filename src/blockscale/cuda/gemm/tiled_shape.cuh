@@ -26,7 +26,8 @@ struct TiledShape : CONFIG {
     using X = typename Config::X;
     using Arguments = WgmmaArguments;
     using Lift = gemm::Lift<X, Format, true>;
-    using Decoder = decode::Decoder<X, Format::ELEMENT, Format::BITS, Format::SYMMETRIC>;
+    using DecoderOf = decode::DecoderOf<X, Format, Config::TABLE_BYTES>;
+    using Decoder = typename DecoderOf::Type;
 
     static constexpr bool SCALES_WEIGHTS = true;
     static constexpr int TILE_K = 64, UNITS = 1, K_WARPS = 1, SUMS = 4;

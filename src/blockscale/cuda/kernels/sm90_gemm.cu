@@ -16,7 +16,7 @@ struct Config {
     static constexpr int SCALE_GROUPS = BS_SCALE_GROUPS;  // that a stage has of a tile
     static constexpr int SCALE_TILES = BS_SCALE_TILES;    // of 16 rows, times these
     static constexpr int STAGE_BYTES = BS_STAGE_BYTES, DECODED_BYTES = BS_DECODED_BYTES;
-    static constexpr int STAGING_BYTES = BS_STAGING_BYTES;
+    static constexpr int STAGING_BYTES = BS_STAGING_BYTES, TABLE_BYTES = BS_TABLE_BYTES;
 };
 
 using Format = decode::WeightFormat<decode::BS_ELEMENT, BS_BITS, decode::BS_SCALE, BS_BLOCK, BS_SYMMETRIC>;

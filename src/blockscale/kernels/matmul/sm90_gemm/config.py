@@ -26,6 +26,7 @@ class Config(BaseConfig):
     split: bool = False
     transposed: bool = False  # sums run over rows of w: n of a problem counts its columns
     k_parts: int = 1  # CTAs of a cluster that share the k of one tile
+    shared_table: bool = False  # codes are looked up there; 5 bits only by a symmetric table
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.weight_rows} x {TILE_K}"
@@ -40,6 +41,8 @@ class Config(BaseConfig):
             parts.append(f"k split over a cluster of {self.k_parts}")
         if self.split:
             parts.append("stream-K")
+        if self.shared_table:
+            parts.append("table in shared memory")
         if self.transposed:
             parts.append("w transposed in registers")
         return ", ".join(parts)

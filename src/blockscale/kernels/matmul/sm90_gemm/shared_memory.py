@@ -1,7 +1,7 @@
 """How a CTA of cuda/gemm/tiled.cuh divides its shared memory: the only place that counts bytes.
 
-    stages of x, codes and scales | decoded scales | staging of results | starts of ragged groups |
-    scales of rows of x
+    tables | stages of x, codes and scales | decoded scales | staging of results |
+    starts of ragged groups | scales of rows of x
 
 The numbers enter a build as defines.
 """
@@ -18,11 +18,13 @@ from blockscale.problem import Problem
 _SWIZZLED = 1024  # where a panel with TMA's 128-byte swizzle may start
 _STAGED_ROWS, _STAGED_COLUMNS = 32, 64  # of a warpgroup
 _PADDING = 4  # floats, that spread the banks
+_TABLE = 128 * 256  # of one codebook: a row of 128 for each byte of codes
 
 
 class SharedMemory(NamedTuple):
     """Bytes."""
 
+    table_bytes: int  # of codes and their values; 0 where tables stay in registers
     x_bytes: int  # of a stage
     code_bytes: int  # of a tile of 16 rows, in a stage
     scale_bytes: int  # of a tile of 16 rows: eight blocks, which stand together
@@ -51,6 +53,7 @@ def shared_memory(config: Config, format: Format, out: str, gated: bool) -> Shar
     places = 1 if wide else 2  # for results, in turn
     row = 4 * (_STAGED_COLUMNS + _PADDING) if wide else 2 * _STAGED_COLUMNS
     return SharedMemory(
+        table_bytes=_TABLE * (2 if gated else 1) if config.shared_table else 0,
         x_bytes=x,
         code_bytes=codes,
         scale_bytes=scales,
@@ -85,6 +88,7 @@ def shared_bytes(config: Config, problem: Problem) -> int:
     x_scales = 4 * config.tile_m * config.warpgroups if coded else 0
     return (
         _SWIZZLED
+        + memory.table_bytes
         + config.stages * memory.stage_bytes
         + 4 * config.warpgroups * memory.decoded_bytes
         + config.warpgroups * memory.staging_bytes

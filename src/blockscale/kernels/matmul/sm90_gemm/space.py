@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from blockscale.kernels.matmul.fragments.clusters import cluster_places
 from blockscale.kernels.matmul.fragments.tiled import TILE_M
@@ -13,6 +14,9 @@ from blockscale.problem import Problem
 
 _MOST_SUMS = 128  # registers of a thread; more would spill
 _LEAST_SHARED = 192  # rows of x from which on sharing them in a cluster was seen to pay
+# Rows of x up to which a codebook of 4 bits is looked up faster in shared memory than in registers:
+# by 5 to 9% on average. With more, decoding is hidden either way, and five stages beat four.
+_MOST_LOOKED_UP = 192
 _STAGES = (6, 5, 4, 3)
 _K_PARTS = (2, 3, 4, 8)  # clusters of 5 to 7 find few places
 _LEAST_PART = 4  # k tiles of a CTA
@@ -21,12 +25,26 @@ _STATIC_SHARED = 1024  # bytes that the kernel has for itself, at the most
 
 
 def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]:
-    for rows in TILE_M:
-        for tiles in (1, 2):
-            for cluster in (1, 2) if rows >= _LEAST_SHARED else (1,):
-                if rows // 2 * tiles <= _MOST_SUMS:
-                    config = Config(rows, 2, tiles, 0, cluster, transposed=transposed)
-                    yield from _with_stages(problem, config)
+    for rows, tiles, cluster in product(TILE_M, (1, 2), (1, 2)):
+        if rows // 2 * tiles > _MOST_SUMS or (cluster > 1 and rows < _LEAST_SHARED):
+            continue
+        for table in _tables(problem, transposed, rows):
+            config = Config(rows, 2, tiles, 0, cluster, transposed=transposed, shared_table=table)
+            yield from _with_stages(problem, config)
+
+
+def _tables(problem: Problem, transposed: bool, rows: int) -> tuple[bool, ...]:
+    """Whether a codebook stands in shared memory, by what was seen on an H200. Looking up 5 bits in
+    registers was slower in 16 of 16 problems, by 2 to 30%. Of 4 bits every second step is looked up
+    there, which is half of the warps where weights are transposed; the tables of gate and up leave
+    room for three stages. 2 and 3 bits gain nothing."""
+    format = problem.w_kind.format
+    if not format.is_codebook or format.element.bits < 4:
+        return (False,)
+    if format.element.bits == 5:
+        return (True,)
+    either = rows <= _MOST_LOOKED_UP and not transposed and not problem.gated
+    return (False, True) if either else (False,)
 
 
 def _with_stages(problem: Problem, config: Config) -> Iterator[Config]:
