@@ -119,9 +119,9 @@ def with_codebook(weights, table):
 
 @pytest.mark.parametrize("schedule", SCHEDULES[:2], ids=str)
 @pytest.mark.parametrize("mirrored", [True, False], ids=["mirrored", "not"])
-@pytest.mark.parametrize("format", [bs.KBIT4, bs.KBIT5], ids=str)
+@pytest.mark.parametrize("format", [bs.KBIT2, bs.KBIT4, bs.KBIT5], ids=str)
 def test_codes_are_looked_up_in_shared_memory(format, mirrored, schedule):
-    """Every second step of 4 bits; all of 5, but for tables without symmetry, which stay in
+    """Every second step of 2 and 4 bits; all of 5, but for tables without symmetry, which stay in
     registers."""
     m, n, k = 90, 250, 640
     q, w = lossless(format, n, k)
@@ -135,14 +135,15 @@ def test_codes_are_looked_up_in_shared_memory(format, mirrored, schedule):
     assert torch.equal(y.double(), x.double() @ exact(q).mT)
 
 
-def test_gate_and_up_have_tables_of_their_own():
+@pytest.mark.parametrize("format", [bs.KBIT4, bs.KBIT5], ids=str)
+def test_gate_and_up_have_tables_of_their_own(format):
     m, n, k = 60, 70, 288
-    (gate, g), (up, u) = lossless(bs.KBIT5, n, k), lossless(bs.KBIT5, n, k)
-    with_codebook((gate, g), levels(32))
-    with_codebook((up, u), 2 * levels(32))
+    (gate, g), (up, u) = lossless(format, n, k), lossless(format, n, k)
+    with_codebook((gate, g), levels(len(gate.codebook)))
+    with_codebook((up, u), 2 * levels(len(up.codebook)))
     x = numbers(m, k) / 64
     config = Config(64, 2, tiles_per_warp=1, stages=3, cluster=1, shared_table=True)
     facts = {"verb": "gated_matmul", "activation": "silu", "gated": True}
-    problem = problem_of(bs.KBIT5, m, n, k, **facts)
+    problem = problem_of(format, m, n, k, **facts)
     y = run(sm90_gemm, problem, config, (g, u), x, (None, None))
     check_gated(y, x, gate, up, "silu")

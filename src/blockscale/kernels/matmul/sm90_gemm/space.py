@@ -14,8 +14,8 @@ from blockscale.problem import Problem
 
 _MOST_SUMS = 128  # registers of a thread; more would spill
 _LEAST_SHARED = 192  # rows of x from which on sharing them in a cluster was seen to pay
-# Rows of x up to which a codebook of 4 bits is looked up faster in shared memory than in registers:
-# by 5 to 9% on average. With more, decoding is hidden either way, and five stages beat four.
+# Rows of x up to which codebooks of 2 and 4 bits are looked up faster in shared memory than in
+# registers, by 5 to 11%. With more, decoding is hidden either way, and five stages beat four.
 _MOST_LOOKED_UP = 192
 _STAGES = (6, 5, 4, 3)
 _K_PARTS = (2, 3, 4, 8)  # clusters of 5 to 7 find few places
@@ -35,16 +35,14 @@ def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]
 
 def _tables(problem: Problem, transposed: bool, rows: int) -> tuple[bool, ...]:
     """Whether a codebook stands in shared memory, by what was seen on an H200. Looking up 5 bits in
-    registers was slower in 16 of 16 problems, by 2 to 30%. Of 4 bits every second step is looked up
-    there, which is half of the warps where weights are transposed; the tables of gate and up leave
-    room for three stages. 2 and 3 bits gain nothing."""
+    registers was slower in 16 of 16 problems, by 2 to 30%; for 3 bits both are alike. Of 2 and 4
+    bits every second step is looked up there: half of the warps, where weights are transposed."""
     format = problem.w_kind.format
-    if not format.is_codebook or format.element.bits < 4:
+    if not format.is_codebook or format.element.bits == 3:
         return (False,)
     if format.element.bits == 5:
         return (True,)
-    either = rows <= _MOST_LOOKED_UP and not transposed and not problem.gated
-    return (False, True) if either else (False,)
+    return (False, True) if rows <= _MOST_LOOKED_UP and not transposed else (False,)
 
 
 def _with_stages(problem: Problem, config: Config) -> Iterator[Config]:
