@@ -24,6 +24,7 @@ from blockscale.formats import parse_spec
 from blockscale.kernels.input_grad.sm90_gemm import as_product
 from blockscale.kernels.matmul.sm90_gemm.config import Config
 from blockscale.kernels.matmul.sm90_gemm.cost import CONSTANTS, Constants, cost
+from blockscale.kernels.matmul.sm90_gemm.space import every_config
 from blockscale.problem import Problem
 
 TARGET = Path(__file__).parents[1] / "src/blockscale/kernels/matmul/sm90_gemm/cost.py"
@@ -37,17 +38,22 @@ class Timed(NamedTuple):
 
 
 def read(paths: Iterable[str | Path]) -> list[Timed]:
+    """Of configs that are chosen among: sweeps may have tried others."""
     found = []
     for path in paths:
         for line in Path(path).read_text().splitlines():
             facts = json.loads(line)
             asked = dict(facts["problem"])
             name = parse_spec(asked.pop("format")).name
-            times = {Config(*numbers): time for *numbers, time in facts["configs"]}
             made = problem(name, **asked)
-            if made.verb == "input_grad":
+            transposed = made.verb == "input_grad"
+            if transposed:
                 made = as_product(made)
-            found.append(Timed(made, times, facts.get("cublas")))
+            space = set(every_config(made, transposed))
+            timed = ((Config(*numbers), time) for *numbers, time in facts["configs"])
+            times = {config: time for config, time in timed if config in space}
+            if times:
+                found.append(Timed(made, times, facts.get("cublas")))
     return found
 
 
@@ -104,7 +110,10 @@ def main() -> None:
     parser.add_argument("fit", nargs="+")
     every = [each.name for each in fields(Constants)]
     parser.add_argument(
-        "--only", type=lambda told: told.split(","), default=every, help="constants that are fitted"
+        "--only",
+        type=lambda names: names.split(","),
+        default=every,
+        help="constants that are fitted",
     )
     parser.add_argument("--judge", nargs="*", default=[])
     parser.add_argument("--write", action="store_true", help=f"into {TARGET.name}")

@@ -13,6 +13,7 @@ import blockscale as bs
 from blockscale.kernels.matmul import sm90_gemm
 from blockscale.kernels.matmul.fragments import product
 from blockscale.kernels.matmul.sm90_gemm.config import Config
+from blockscale.ops.operand import as_groups
 from blockscale.runtime import gpu
 from native.emulated_products import lossless, numbers, problem_of, run
 from native.host_function import SCHEDULES, maps_on_the_host, on_the_host, scheduled
@@ -135,15 +136,49 @@ def test_codes_are_looked_up_in_shared_memory(format, mirrored, schedule):
     assert torch.equal(y.double(), x.double() @ exact(q).mT)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES[1:3], ids=str)
 @pytest.mark.parametrize("format", [bs.KBIT4, bs.KBIT5], ids=str)
-def test_gate_and_up_have_tables_of_their_own(format):
-    m, n, k = 60, 70, 288
-    (gate, g), (up, u) = lossless(format, n, k), lossless(format, n, k)
+def test_sums_are_exchanged_behind_a_table(format, schedule):
+    """Sums of a cluster take the place of the stages, and leave the tables alone."""
+    m, n, k = 60, 250, 640
+    q, w = lossless(format, n, k)
+    with_codebook((q, w), levels(len(q.codebook)))
+    x = numbers(m, k)
+    config = Config(64, 2, tiles_per_warp=1, stages=3, cluster=1, k_parts=3, shared_table=True)
+    with scheduled(schedule):
+        y = run(sm90_gemm, problem_of(format, m, n, k), config, (w,), x)
+    assert torch.equal(y.double(), x.double() @ exact(q).mT)
+
+
+def test_a_table_that_loses_its_symmetry():
+    """The next call has a kernel for any table, and as much memory as that one asks for."""
+    m, n, k = 40, 100, 256
+    q, w = lossless(bs.KBIT5, n, k)
+    problem, x = problem_of(bs.KBIT5, m, n, k), numbers(m, k)
+    config = Config(64, 2, tiles_per_warp=1, stages=3, cluster=1, shared_table=True)
+    launch = sm90_gemm.bind(problem, config, (as_groups(w.operand),), frozen=True)
+    for table in (levels(32), levels(32) + 3, levels(32)):
+        with_codebook((q, w), table)
+        out = torch.full((m, n), torch.nan)
+        launch(x, (None,), None, out)
+        assert torch.equal(out.double(), x.double() @ exact(q).mT)
+
+
+@pytest.mark.parametrize("format", [bs.KBIT4, bs.KBIT5], ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES[1:3], ids=str)
+def test_gate_and_up_have_tables_of_their_own(format, schedule):
+    """And groups of rows, one of them empty."""
+    sizes, n, k = torch.tensor([40, 0, 75]), 70, 288
+    (gate, g), (up, u) = lossless(format, 3, n, k), lossless(format, 3, n, k)
     with_codebook((gate, g), levels(len(gate.codebook)))
     with_codebook((up, u), 2 * levels(len(up.codebook)))
-    x = numbers(m, k) / 64
+    x = numbers(115, k) / 64
     config = Config(64, 2, tiles_per_warp=1, stages=3, cluster=1, shared_table=True)
-    facts = {"verb": "gated_matmul", "activation": "silu", "gated": True}
-    problem = problem_of(format, m, n, k, **facts)
-    y = run(sm90_gemm, problem, config, (g, u), x, (None, None))
-    check_gated(y, x, gate, up, "silu")
+    problem = problem_of(
+        format, 115, n, k, device=replace(gpu("h200"), sms=3), groups=3,
+        verb="grouped_gated_matmul", activation="silu", ragged=True, gated=True,
+    )  # fmt: skip
+    with scheduled(schedule):
+        y = run(sm90_gemm, problem, config, (g, u), x, (None, None), sizes)
+    check_gated(y[:40], x[:40], gate[0], up[0], "silu")
+    check_gated(y[40:], x[40:], gate[2], up[2], "silu")

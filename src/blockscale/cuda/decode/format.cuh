@@ -16,14 +16,15 @@ struct WeightFormat {
     static constexpr int UNITS_PER_GROUP = BLOCK / 8;  // units of 64 k whose scales stand together
 };
 
-// Of a GEMM whose shared memory has TABLES_BYTES for tables, of one codebook or of gate's and up's, or none. That of 5 bits
-// has the positive half: other than symmetric tables stay in registers, and the room is left empty.
-template <class X, class Format, int TABLES_BYTES>
+// Of a GEMM whose shared memory has TABLES_BYTES for the tables of its branches, or none. That of 5 bits has the positive
+// half: other than symmetric tables stay in registers, and the room, if there is any, is left empty.
+template <class X, class Format, int BRANCHES, int TABLES_BYTES>
 struct DecoderOf {
     static constexpr bool SHARED = TABLES_BYTES > 0 && (Format::BITS < 5 || Format::SYMMETRIC);
     using Type = typename Either<SHARED, SharedTable<X, Format::BITS, Format::SYMMETRIC, TABLES_BYTES / TABLE_BYTES>,
                                  Decoder<X, Format::ELEMENT, Format::BITS, Format::SYMMETRIC>>::Type;
     static_assert(TABLES_BYTES % TABLE_BYTES == 0, "whole tables");
+    static_assert(TABLES_BYTES == 0 || TABLES_BYTES >= BRANCHES * TABLE_BYTES, "one for each branch");
     static_assert(TABLES_BYTES == 0 || Format::ELEMENT == TABLE, "floats need no table");
 };
 

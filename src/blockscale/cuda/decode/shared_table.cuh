@@ -4,8 +4,9 @@
 //
 // A byte holds two codes of 3 or 4 bits (of 5 without their signs), or four of 2. Its row of the table has their
 // values once for every lane that is served at the same time, so that no two meet at a bank: two values are
-// 4 bytes for each of 32 lanes, four are 8 for each of 16. Rows are 128 bytes, or, with a second table beside the
-// first, 256 bytes apart, which makes a byte of codes and the place of the lane an address by one `prmt`.
+// 4 bytes for each of 32 lanes, four are 8 for each of 16. A row is 128 bytes. With room for two tables, rows are 256
+// bytes apart, which makes a byte of codes and the place of the lane an address by one `prmt`; one table may leave every
+// second row empty for it.
 #pragma once
 #include "decode/table.cuh"
 #include "ptx/shared.cuh"
@@ -17,6 +18,7 @@ constexpr int TABLE_ROWS = 256, TABLE_BYTES = 128 * TABLE_ROWS;
 template <class T, int BITS, bool SYMMETRIC, int TABLES>
 struct SharedTable {
     static constexpr int PITCH = 128 * TABLES;
+    static_assert(TABLES == 1 || TABLES == 2, "gate's and up's, at the most");
     Decoder<T, TABLE, BITS, SYMMETRIC> registers;
     static constexpr int WORDS = BITS == 2 ? 2 : 1;  // of an entry
     u32 base, place;  // of the table, and of the lane in a row

@@ -27,7 +27,7 @@ struct Shape : CONFIG {
     using Arguments = typename Either<Config::WGMMA, WgmmaArguments, gemm::Arguments>::Type;
     using Lift = gemm::Lift<X, Format, Config::SCALES_WEIGHTS>;
 
-    using DecoderOf = decode::DecoderOf<X, Format, Config::TABLE_BYTES>;
+    using DecoderOf = decode::DecoderOf<X, Format, Config::GATED ? 2 : 1, Config::TABLE_BYTES>;
     using Decoder = typename DecoderOf::Type;
 
     static constexpr bool X_CODED = !Same<typename Config::XScales, void>::VALUE;

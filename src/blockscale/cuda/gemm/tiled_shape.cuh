@@ -11,6 +11,7 @@
 //   RAGGED          groups of rows of x belong to experts
 //   TRANSPOSED      sums run over rows of w, and "n" of the arguments counts its columns, "k" its rows
 //   X, OUT          BFloat16x2 or Float16x2; the dtype of the output
+//   TABLE_BYTES     of codebooks in shared memory, before the stages; 0 where they stay in registers
 //
 // blockscale/kernels/matmul/sm90_gemm/shared_memory.py decides where things lie in shared memory.
 #pragma once
@@ -26,7 +27,7 @@ struct TiledShape : CONFIG {
     using X = typename Config::X;
     using Arguments = WgmmaArguments;
     using Lift = gemm::Lift<X, Format, true>;
-    using DecoderOf = decode::DecoderOf<X, Format, Config::TABLE_BYTES>;
+    using DecoderOf = decode::DecoderOf<X, Format, Config::GATED ? 2 : 1, Config::TABLE_BYTES>;
     using Decoder = typename DecoderOf::Type;
 
     static constexpr bool SCALES_WEIGHTS = true;

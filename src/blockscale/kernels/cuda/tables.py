@@ -13,6 +13,10 @@ from blockscale.formats import Float, parse_element
 from blockscale.kernels.contract import Parts
 from blockscale.numerics import cast
 
+# Bytes of shared memory that a codebook takes there, a row for each byte of codes: see
+# cuda/decode/shared_table.cuh.
+SHARED_TABLE = 128 * 256
+
 _known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # table -> (its state, symmetric)
 
 

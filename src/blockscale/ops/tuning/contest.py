@@ -124,7 +124,7 @@ class Contest:
         """As a call on kept weights is launched."""
         kernel, config = candidate
         biases = (None,) * len(operands.matrices)
-        launch = kernel.bind(self._problem, config, entry.weights)
+        launch = kernel.bind(self._problem, config, entry.weights, frozen=True)
         return partial(launch, operands.rows, biases, entry.group_sizes, out)
 
     def _out(self, value: float) -> Tensor:

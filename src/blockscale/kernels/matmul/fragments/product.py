@@ -23,7 +23,7 @@ from blockscale.kernels.matmul.fragments.arguments import (
 from blockscale.kernels.matmul.fragments.numbers import x_dtype
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem, dtype_name
-from blockscale.runtime.cuda import Build, Function, current_stream, function, matrix_map
+from blockscale.runtime.cuda import Build, current_stream, function, matrix_map
 
 
 class Shape(NamedTuple):
@@ -59,6 +59,7 @@ class FragmentProduct(Launch):
             self._bind(weights)
 
     def _shape(self) -> Shape:
+        """Of the kernel that was found."""
         raise NotImplementedError
 
     def _build(self, symmetric: bool) -> Build:
@@ -104,8 +105,7 @@ class FragmentProduct(Launch):
         self._counted = counted(placed) if self._frozen else []
         tables = (part.codebook for part in placed if part.codebook is not None)
         self._tables = list(tables) if self._frozen else []
-        self._kernel = self._find_kernel()
-        self._launched = self._shape()
+        self._find_kernel()
         self._pdl = self._problem.device.pdl
         self._version = -1
         self._calls = 0
@@ -115,12 +115,13 @@ class FragmentProduct(Launch):
     def holds_weights(self) -> bool:
         return bool(self._copies or self._counted or self._tables)
 
-    def _find_kernel(self) -> Function:
+    def _find_kernel(self) -> None:
         """By what the tables hold now, if that can be told from what they held at another call."""
         whole = self._problem.w_kind.format.element.bits < 4  # shorter tables are not halved
         mirrored = self._frozen and all(is_symmetric(table) for table in self._tables)
-        symmetric = whole or not self._has_tables or mirrored
-        return function(self._build(symmetric), self._device)
+        self._symmetric = whole or not self._has_tables or mirrored
+        self._kernel = function(self._build(self._symmetric), self._device)
+        self._launched = self._shape()
 
     def _fixed(self, weights: Sequence[Parts]) -> Any:
         """Arguments, with what does not change between calls."""
@@ -244,7 +245,7 @@ class FragmentProduct(Launch):
             version += tensor._version  # which only grows
         if version != self._version:
             if self._version != -1:
-                self._kernel = self._find_kernel()
+                self._find_kernel()
             self._version, self._calls = version, 0
         self._calls += 1
         return self._frozen and self._calls > self._SETTLES_AFTER

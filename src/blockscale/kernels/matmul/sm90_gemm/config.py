@@ -26,7 +26,9 @@ class Config(BaseConfig):
     split: bool = False
     transposed: bool = False  # sums run over rows of w: n of a problem counts its columns
     k_parts: int = 1  # CTAs of a cluster that share the k of one tile
-    shared_table: bool = False  # codes are looked up there; 5 bits only by a symmetric table
+    # Codes are looked up there; those of 5 bits only where the table is known to be symmetric, and
+    # in registers elsewhere.
+    shared_table: bool = False
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.weight_rows} x {TILE_K}"

@@ -30,7 +30,7 @@ class Constants:
     decode: float  # cycles of a unit, of a float of 4 bits
     decode_table: float  # more, of a codebook in registers
     decode_shared: float  # more, of one in shared memory
-    decode_signs: float  # more, of a codebook of 5 bits
+    decode_signs: float  # more, of one of 5 bits there
     decode_bits: float  # more, for each bit beyond 4
     transpose: float  # more, of weights that are transposed
     transpose_table: float  # more, of a codebook, whose steps share words
@@ -52,8 +52,8 @@ CONSTANTS = Constants(
     overlap=1.932,
     decode=170.1,
     decode_table=46.86,
-    decode_shared=11.37,
-    decode_signs=59.94,
+    decode_shared=7.825,
+    decode_signs=64.57,
     decode_bits=12.92,
     transpose=135.1,
     transpose_table=59.33,
@@ -123,9 +123,10 @@ def _unit_cycles(problem: Problem, config: Config, c: Constants) -> tuple[float,
     format = problem.w_kind.format
     flops = 2.0 * 64 * config.tile_m * TILE_K
     decoding = c.decode + c.decode_bits * (format.element.bits - 4)
-    if format.is_codebook:
-        decoding += c.decode_shared if config.shared_table else c.decode_table
-        decoding += c.decode_signs if format.element.bits == 5 else 0.0
+    if config.shared_table:
+        decoding += c.decode_shared + (c.decode_signs if format.element.bits == 5 else 0.0)
+    elif format.is_codebook:
+        decoding += c.decode_table
     if config.transposed:
         decoding += c.transpose + (c.transpose_table if format.is_codebook else 0.0)
     return flops / problem.device.mma_flops_per_cycle * c.multiply, decoding

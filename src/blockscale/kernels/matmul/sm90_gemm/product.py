@@ -14,6 +14,7 @@ from blockscale.kernels.matmul.sm90_gemm.build import gemm_build
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.kernels.matmul.sm90_gemm.cost import cost, tile_cycles
 from blockscale.kernels.matmul.sm90_gemm.shared_memory import scale_groups_across, shared_bytes
+from blockscale.kernels.matmul.sm90_gemm.space import as_compiled
 from blockscale.kernels.matmul.sm90_gemm.workspace import workspace
 from blockscale.runtime.cuda import Build
 
@@ -22,7 +23,7 @@ class Product(FragmentProduct):
     _config: Config
 
     def _shape(self) -> Shape:
-        problem, config = self._problem, self._config
+        problem, config = self._problem, self._compiled(self._symmetric)
         return Shape(
             WgmmaArguments,
             (config.clusters(problem), config.ctas, 1),
@@ -65,7 +66,10 @@ class Product(FragmentProduct):
         return self._config.split
 
     def _build(self, symmetric: bool) -> Build:
-        return gemm_build(self._problem, self._config, symmetric)
+        return gemm_build(self._problem, self._compiled(symmetric), symmetric)
+
+    def _compiled(self, symmetric: bool) -> Config:
+        return as_compiled(self._config, self._problem, symmetric)
 
     @property
     def predicted(self) -> Prediction | None:

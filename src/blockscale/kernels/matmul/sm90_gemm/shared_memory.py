@@ -12,13 +12,13 @@ from math import ceil
 from typing import NamedTuple
 
 from blockscale.formats import Format
+from blockscale.kernels.cuda.tables import SHARED_TABLE
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.problem import Problem
 
 _SWIZZLED = 1024  # where a panel with TMA's 128-byte swizzle may start
 _STAGED_ROWS, _STAGED_COLUMNS = 32, 64  # of a warpgroup
 _PADDING = 4  # floats, that spread the banks
-_TABLE = 128 * 256  # of one codebook: a row of 128 for each byte of codes
 
 
 class SharedMemory(NamedTuple):
@@ -53,7 +53,7 @@ def shared_memory(config: Config, format: Format, out: str, gated: bool) -> Shar
     places = 1 if wide else 2  # for results, in turn
     row = 4 * (_STAGED_COLUMNS + _PADDING) if wide else 2 * _STAGED_COLUMNS
     return SharedMemory(
-        table_bytes=_TABLE * (2 if gated else 1) if config.shared_table else 0,
+        table_bytes=SHARED_TABLE * (2 if gated else 1) if config.shared_table else 0,
         x_bytes=x,
         code_bytes=codes,
         scale_bytes=scales,

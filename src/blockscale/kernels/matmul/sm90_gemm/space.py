@@ -1,4 +1,4 @@
-"""Every legal Config of the Hopper GEMM for a problem: what can run, with no word of speed."""
+"""Every Config of the Hopper GEMM for a problem: what can run, less what was never seen to pay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blockscale.problem import Problem
 _MOST_SUMS = 128  # registers of a thread; more would spill
 _LEAST_SHARED = 192  # rows of x from which on sharing them in a cluster was seen to pay
 # Rows of x up to which codebooks of 2 and 4 bits are looked up faster in shared memory than in
-# registers, by 5 to 11%. With more, decoding is hidden either way, and five stages beat four.
+# registers, by 5 to 9% on average. With more, decoding is hidden either way, and stages are missed.
 _MOST_LOOKED_UP = 192
 _STAGES = (6, 5, 4, 3)
 _K_PARTS = (2, 3, 4, 8)  # clusters of 5 to 7 find few places
@@ -30,28 +30,36 @@ def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]
             continue
         for table in _tables(problem, transposed, rows):
             config = Config(rows, 2, tiles, 0, cluster, transposed=transposed, shared_table=table)
-            yield from _with_stages(problem, config)
+            if (fitting := _with_most_stages(config, problem)) is not None:
+                yield from _with_splits(problem, fitting)
 
 
 def _tables(problem: Problem, transposed: bool, rows: int) -> tuple[bool, ...]:
-    """Whether a codebook stands in shared memory, by what was seen on an H200. Looking up 5 bits in
-    registers was slower in 16 of 16 problems, by 2 to 30%; for 3 bits both are alike. Of 2 and 4
-    bits every second step is looked up there: half of the warps, where weights are transposed."""
+    """Whether a codebook stands in shared memory. 5 bits always were faster there, on an H200, and
+    3 bits as fast in registers. Of 2 and 4 bits every second step is looked up there: half of the
+    warps, where weights are transposed. Gradients do not know that a table is symmetric."""
     format = problem.w_kind.format
-    if not format.is_codebook or format.element.bits == 3:
+    if transposed or not format.is_codebook or format.element.bits == 3:
         return (False,)
     if format.element.bits == 5:
         return (True,)
-    return (False, True) if rows <= _MOST_LOOKED_UP and not transposed else (False,)
+    return (False, True) if rows <= _MOST_LOOKED_UP else (False,)
 
 
-def _with_stages(problem: Problem, config: Config) -> Iterator[Config]:
-    """As many as fit: fewer hide less latency."""
+def as_compiled(config: Config, problem: Problem, symmetric: bool) -> Config:
+    """What runs by a table that is symmetric, or any: of 5 bits, any has no use for the room."""
+    if symmetric or problem.w_kind.format.element.bits < 5 or not config.shared_table:
+        return config
+    return _with_most_stages(replace(config, shared_table=False), problem) or config
+
+
+def _with_most_stages(config: Config, problem: Problem) -> Config | None:
+    """That fit: fewer hide less latency."""
     for stages in _STAGES:
         config = replace(config, stages=stages)
         if shared_bytes(config, problem) + _STATIC_SHARED <= problem.device.shared_per_cta:
-            yield from _with_splits(problem, config)
-            return
+            return config
+    return None
 
 
 def _with_splits(problem: Problem, config: Config) -> Iterator[Config]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from blockscale.formats import Format
+from blockscale.kernels.cuda.tables import SHARED_TABLE
 
 if TYPE_CHECKING:
     from blockscale.kernels.matmul.stream.config import Config
 
-_TABLE = 256 * 256  # bytes: a row of 256 for each byte of codes
+_TABLE = 2 * SHARED_TABLE  # of gate and of up; without a gate, rows are as far apart
 _PITCH_OFFSET = 16  # bytes: eight rows of x spread over all banks for ldmatrix
 _SUM_OFFSET = 4  # floats: four lanes spread over all banks when they store sums
 _SWIZZLED = 1024  # where a panel with TMA's 128-byte swizzle may start
