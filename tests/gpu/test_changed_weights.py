@@ -103,6 +103,23 @@ def test_frozen_weights_may_be_written_to_if_torch_is_told(m):
     assert torch.equal(bs.matmul(x, q), expected)
 
 
+@needs_overlap
+@pytest.mark.parametrize("format", [bs.KBIT4, bs.KBIT5], ids=str)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_products_of_many_rows_wait_for_whoever_writes_a_codebook(format, frozen):
+    """Tables are brought into shared memory before the kernel ahead has ended."""
+    q, x = weights(format=format), rows(experts=False, m=300)
+    other = q.clone()
+    other.codebook.copy_(torch.linspace(-0.5, 1.0, other.codebook.numel()))
+    expected = bs.matmul(x, other)
+    q = q.freeze() if frozen else q
+    settled(x, q)
+    write_slowly(q.codebook, other.codebook)
+    if frozen:
+        torch.autograd.graph.increment_version(q.codebook)
+    assert torch.equal(bs.matmul(x, q), expected)
+
+
 def by_data(tensor, other):
     tensor.data = other.clone()
 

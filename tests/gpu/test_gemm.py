@@ -67,11 +67,12 @@ def test_every_config(m, k):
 
 @pytest.mark.parametrize("codebook", [bs.KBIT2, bs.KBIT4, bs.KBIT5], ids=str)
 def test_every_config_with_a_table_in_shared_memory(codebook):
-    q, w = weight(codebook, 280, 448)
-    x = torch.randn(150, 448).bfloat16()
+    """Clusters that share k among them: their sums take the place of the stages."""
+    q, w = weight(codebook, 280, 1984)
+    x = torch.randn(150, 1984).bfloat16()
     problem = problem_of(x.cuda(), w, out_dtype=torch.float32)
     configs = [config for config in of_each_tile(problem) if config.shared_table]
-    assert len(configs) > 10
+    assert {config.k_parts for config in configs} >= {1, 2, 3, 4}
     for config in configs:
         y = run(problem, config, (w,), x.cuda())
         check(y.cpu(), x.double(), exact(q), torch.float32, x.dtype, roundings=roundings(q))
@@ -136,6 +137,20 @@ def test_gated(activation):
     for config in sm90_gemm.configs(asked):
         y = run(asked, config, (g, u), x.cuda(), tuple(each[None] for each in on_gpu))
         check_gated(y.cpu(), x, gate, up, activation, *biases, roundings=0)
+
+
+@pytest.mark.parametrize("codebook", [bs.KBIT4, bs.KBIT5], ids=str)
+def test_gate_and_up_have_tables_of_their_own(codebook):
+    (gate, g), (up, u) = weight(codebook, 200, 320), weight(codebook, 200, 320)
+    for each in (up, u):
+        each.codebook.copy_(each.codebook * 0.75)
+    x = torch.randn(150, 320).bfloat16()
+    asked = problem_of(x.cuda(), g, up=u, activation="silu")
+    configs = [config for config in sm90_gemm.configs(asked) if config.shared_table]
+    assert configs
+    for config in configs:
+        y = run(asked, config, (g, u), x.cuda(), (None, None))
+        check_gated(y.cpu(), x, gate, up, "silu", roundings=roundings(gate))
 
 
 @pytest.mark.parametrize(

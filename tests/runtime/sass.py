@@ -27,6 +27,8 @@ _LINE = re.compile(
 )
 _REGISTER = re.compile(r"\b(U?R)(\d+)\b")
 _CONSTANT = re.compile(r"c\[0x0\]\[(0x[0-9a-f]+)\]")
+_INDEXED = re.compile(r"c\[0x0\]\[(U?R\d+)\+(0x[0-9a-f]+)\]")
+_IMMEDIATE = re.compile(r"(?<![\w\[+])-?0x[0-9a-f]+")
 _WIDE = re.compile(r"\.64|\.WIDE|^CS2R")
 
 
@@ -141,6 +143,10 @@ def arguments_of(
             sources = each.operands.split(",", 1)[1] if "," in each.operands else ""
             word = 4 * each.sets.index(register) if each.is_constant else 0
             read = {int(at, 16) + word for at in _CONSTANT.findall(sources)}
+            read |= {
+                int(at, 16) + word + _least(code, setters, index, i)
+                for index, at in _INDEXED.findall(sources)
+            }
             found |= {at - first for at in read if at >= first}
             names = {f"{kind}{at}" for kind, at in _REGISTER.findall(sources)}
             if any(_is_of_constants(code, setters, name, i, constants) for name in names):
@@ -150,6 +156,19 @@ def arguments_of(
             if each.condition is None or _is_under_the_same(code, i, end):
                 break
     return found
+
+
+def _least(code: list[Instruction], setters: Setters, register: str, end: int) -> int:
+    """What is added to a number times a constant, where a register holds their sum: the first place
+    of an array that it is an index of."""
+    for i in _before(setters, register, end)[:1]:
+        each = code[i]
+        added = each.operands.rsplit(",", 1)[1]
+        if number := _IMMEDIATE.search(added):
+            return int(number[0], 16)
+        if each.opcode == "IMAD" and (name := _REGISTER.search(added)):
+            return _least(code, setters, "".join(name.groups()), i)
+    return 0
 
 
 def _is_under_the_same(code: list[Instruction], position: int, user: int) -> bool:

@@ -36,3 +36,9 @@ def test_arguments_begin_where_their_struct_is_aligned():
     lines = ["LDC.64 R26, c[0x0][0x248]", LOAD]
     assert arguments(*lines) == {56, 60}
     assert arguments(*lines, alignment=64) == {8, 12}
+
+
+def test_an_element_of_an_array_counts_as_its_first():
+    index = ["IMAD.MOV.U32 R2, RZ, RZ, 0x30", "IMAD R2, R11, 0x28, R2"]
+    lines = [*index, "LDC.64 R26, c[0x0][R2+0x220]", LOAD]
+    assert arguments(*lines) == {64, 68}

@@ -13,7 +13,8 @@ from blockscale.runtime import Device
 
 _N, _K = 14336, 4096
 # Rows of which both kernels for few rows and kernels for many take the verb. One format stands for
-# all: a verb changes what surrounds the decoding of weights, not the decoding.
+# all: a verb changes what surrounds the decoding of weights, not the decoding. But gate and up have
+# a table each.
 _OTHER_PRODUCTS = {"gated_matmul": 64, "grouped_matmul": 2048, "grouped_gated_matmul": 2048}
 _WITH_N = (
     "matmul",
@@ -96,6 +97,8 @@ def _products(format: Format, device: Device, whole: bool) -> Iterator[Problem |
         return
     for m in (2, 4, 16, 32, 64, 128):
         yield example("matmul", format, device, m=m)
+    if format == KBIT4 and device.wgmma:
+        yield example("gated_matmul", format, device, m=128)
     if format in (NVFP4, KBIT4):  # tiles that are split along k, of groups too
         yield example("matmul", format, device, m=512)
         yield example("grouped_matmul", format, device, m=4096, n=768)
