@@ -173,9 +173,10 @@ def source(algorithms: dict[str, Algorithm], shared: Shared) -> str:
 def exceptions(timings: Sequence[Timing]) -> list[Any]:
     """Problems whose predicted config was beaten by more than 2%, with both times; a predicted
     config that was not timed counts as the slowest, and has no time."""
-    found = []
-    for problem in dict.fromkeys(each.problem for each in timings):
-        own = {each.config: each.microseconds for each in timings if each.problem == problem}
+    found, timed = [], {}
+    for each in timings:
+        timed.setdefault(each.problem, {})[each.config] = each.microseconds
+    for problem, own in timed.items():
         best = min(own, key=own.__getitem__)
         took = own.get(ranked_by_prediction(problem)[0])
         if took is None or took > _TOLD * own[best]:
