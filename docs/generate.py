@@ -28,6 +28,7 @@ from bench.counters_tables import gpu_counters  # noqa: E402
 from bench.cuda_tables import gpu_performance, gpu_speed  # noqa: E402
 from bench.decode_tables import decoding  # noqa: E402
 from bench.gemm_tables import gpu_gemm  # noqa: E402
+from bench.model_tables import model_speed, whole_models  # noqa: E402
 from bench.quality_tables import importance  # noqa: E402
 from bench.serving_tables import (  # noqa: E402
     serving_soak,
@@ -146,6 +147,8 @@ GENERATORS = {
     "speed": speed,
     "performance": performance,
     "decoding": decoding,
+    "model_speed": model_speed,
+    "whole_models": whole_models,
     "gpu_speed": gpu_speed,
     "gpu_performance": gpu_performance,
     "gpu_gemm": gpu_gemm,
