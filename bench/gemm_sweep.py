@@ -220,15 +220,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--problems", type=int, default=60)
     drawn = parser.add_mutually_exclusive_group()
-    drawn.add_argument("--gradients", action="store_true", help="of x, and no products")
-    drawn.add_argument("--dense", action="store_true", help="no experts and no batches")
-    drawn.add_argument("--codebooks", action="store_true", help="formats of 4 and 5 bits alone")
+    for name, kinds, meaning in (
+        ("gradients", GRADIENTS, "of x, and no products"),
+        ("dense", DENSE, "no experts and no batches"),
+        ("codebooks", CODEBOOKS, "formats of 4 and 5 bits alone"),
+    ):
+        drawn.add_argument(
+            f"--{name}", dest="kinds", action="store_const", const=kinds, help=meaning
+        )
     parser.add_argument("--within", type=float, default=inf, help="of the least predicted time")
     parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
     asked = parser.parse_args()
-    kinds = GRADIENTS if asked.gradients else DENSE if asked.dense else KINDS
-    kinds = CODEBOOKS if asked.codebooks else kinds
-    problems = draw(asked.seed, asked.problems, kinds)
+    problems = draw(asked.seed, asked.problems, asked.kinds or KINDS)
     compile_ahead(problems, asked.within)
     if asked.compile:
         return

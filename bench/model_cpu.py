@@ -31,6 +31,7 @@ from rich.table import Table
 import blockscale as bs
 from bench.interference import DisturbedError, Quiet
 from bench.machine import commit, describe_machine, versions
+from bench.model_tables import ratio
 from bench.random_gguf import Shape, write_gguf
 from bench.random_weights import random_weight
 from bench.results import store_whole
@@ -212,15 +213,11 @@ def _table(title: str, baseline: str, rates: dict[str, Rates]) -> Table:
         table.add_column(each, justify="right")
     for name, found in rates.items():
         cells = [
-            f"{median(found[each]):.1f} ({_ratio(found[each], rates[baseline][each]):.2f}x)"
+            f"{median(found[each]):.1f} ({ratio(found[each], rates[baseline][each]):.2f}x)"
             for each in works
         ]
         table.add_row(name, *cells)
     return table
-
-
-def _ratio(rates: Sequence[float], reference: Sequence[float]) -> float:
-    return median(mine / theirs for mine, theirs in zip(rates, reference, strict=True))
 
 
 def _record(arguments: argparse.Namespace, shape: Shape, records: list[Any]) -> dict[str, Any]:

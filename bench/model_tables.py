@@ -48,7 +48,8 @@ def speed_table(records: Sequence[Mapping[str, Any]]) -> str:
             if rival is None or ours is None:
                 continue
             works = list(run["rates"][ours])
-            ratios = [_ratio(run["rates"], ours, rival, work) for work in works]
+            rates, theirs = run["rates"][ours], run["rates"][rival]
+            ratios = [ratio(rates[work], theirs[work]) for work in works]
             where = f"{_cpu(record)}, {run['threads']} threads"
             rows.append([where, *(f"{each:.2f}" for each in ratios)])
     return markdown([f"times {RIVAL} Q4_0", *map(_told, works)], rows) if rows else ""
@@ -77,13 +78,12 @@ def _cell(rates: Mapping[str, Rates], name: str, work: str) -> str:
     told = f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
     if rival is None or rival == name:
         return told
-    return f"{told} ({_ratio(rates, name, rival, work):.2f})"
+    return f"{told} ({ratio(rates[name][work], rates[rival][work]):.2f})"
 
 
-def _ratio(rates: Mapping[str, Rates], name: str, rival: str, work: str) -> float:
+def ratio(rates: Sequence[float], reference: Sequence[float]) -> float:
     """Of rounds, in which both had the same machine."""
-    pairs = zip(rates[name][work], rates[rival][work], strict=True)
-    return median(ours / theirs for ours, theirs in pairs)
+    return median(mine / theirs for mine, theirs in zip(rates, reference, strict=True))
 
 
 def _rival(rates: Mapping[str, Rates]) -> str | None:
@@ -94,7 +94,7 @@ def _cpu(record: Mapping[str, Any]) -> str:
     """With what tells apart CPUs of one name."""
     sets = record["machine"]["instruction_sets"]
     kind = "AMX" if "amx_int8" in sets else "AVX-512 VNNI" if "avx512_vnni" in sets else ""
-    return f"{record['machine']['cpu']}" + (f" with {kind}" if kind else "")
+    return record["machine"]["cpu"] + (f" with {kind}" if kind else "")
 
 
 def _told(work: str) -> str:

@@ -53,7 +53,7 @@ class Fake:
         self.listed = [Config(speed) for speed in speeds]
         self.refusal = None
         self.capturable, self.builds = True, lambda config: []
-        self.launched, self.met = [], []
+        self.launched, self.met, self.frozen = [], [], set()
 
     def refuses(self, problem):
         return self.refusal
@@ -65,6 +65,8 @@ class Fake:
         return None
 
     def bind(self, problem, config, weights=(), frozen=False):
+        if weights:
+            self.frozen.add(frozen)
         return FakeLaunch(self, problem, config, weights)
 
     def run(self, problem, config, weights, *tensors):

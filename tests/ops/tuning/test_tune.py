@@ -149,6 +149,14 @@ def test_weights_go_round_a_ring_that_no_cache_holds(clock, install, monkeypatch
     assert len({address for address, _ in fake.met}) == copies
 
 
+def test_weights_are_timed_as_those_that_nobody_writes(clock, install):
+    """As layers keep them: other kernels may run for weights that are not frozen."""
+    fake = Fake(clock, 1, 2)
+    install(fake)
+    tune(clock)
+    assert fake.frozen == {True}
+
+
 @pytest.mark.parametrize("x", ["e4m3/32:e8m0@bits/rows", "int8/32:f32@bits/rows", "float16"])
 def test_x_of_every_kind(clock, install, x):
     install(Fake(clock, 4, 8))

@@ -30,8 +30,8 @@ def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]
             continue
         for table in _tables(problem, transposed, rows):
             config = Config(rows, 2, tiles, 0, cluster, transposed=transposed, shared_table=table)
-            if (fitting := _with_most_stages(config, problem)) is not None:
-                yield from _with_splits(problem, fitting)
+            if stages := _most_stages(config, problem):
+                yield from _with_splits(problem, replace(config, stages=stages))
 
 
 def _tables(problem: Problem, transposed: bool, rows: int) -> tuple[bool, ...]:
@@ -50,16 +50,15 @@ def as_compiled(config: Config, problem: Problem, symmetric: bool) -> Config:
     """What runs by a table that is symmetric, or any: of 5 bits, any has no use for the room."""
     if symmetric or problem.w_kind.format.element.bits < 5 or not config.shared_table:
         return config
-    return _with_most_stages(replace(config, shared_table=False), problem) or config
+    config = replace(config, shared_table=False)
+    return replace(config, stages=_most_stages(config, problem))
 
 
-def _with_most_stages(config: Config, problem: Problem) -> Config | None:
-    """That fit: fewer hide less latency."""
-    for stages in _STAGES:
-        config = replace(config, stages=stages)
-        if shared_bytes(config, problem) + _STATIC_SHARED <= problem.device.shared_per_cta:
-            return config
-    return None
+def _most_stages(config: Config, problem: Problem) -> int:
+    """That fit: fewer hide less latency. 0 where too few do."""
+    room = problem.device.shared_per_cta - _STATIC_SHARED
+    fitting = (n for n in _STAGES if shared_bytes(replace(config, stages=n), problem) <= room)
+    return next(fitting, 0)
 
 
 def _with_splits(problem: Problem, config: Config) -> Iterator[Config]:
