@@ -74,6 +74,18 @@ def test_the_definition_passes(verb, name):
     assert find_failure(Planted("right"), problem(verb, CATALOGUE[name]), None, CPU) is None
 
 
+@pytest.mark.parametrize("promise", [True, False])
+def test_weights_are_proven_frozen_and_not(promise):
+    class WrongForOne(Planted):
+        def bind(self, problem, config, weights=(), frozen=False):
+            one = Planted("", planted.last_value if frozen is promise else None)
+            return one.bind(problem, config, weights)
+
+    told = find_failure(WrongForOne("wrong"), problem(), None, CPU)
+    assert "values are wrong" in told
+    assert ("frozen weights" in told) is promise
+
+
 def test_the_definition_passes_with_quantised_x():
     for format in (bs.NVFP4, bs.MXFP8):
         asked = problem(format=format, x=str(Kind(format, canonical(format))))

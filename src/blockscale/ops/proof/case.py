@@ -30,10 +30,10 @@ class Case:
     outputs: tuple[Tensor | None, ...] | None
     trouble: Callable[[tuple[Any, ...]], str | None]
 
-    def run(self, kernel: Kernel, config: Config, device: torch.device) -> str | None:
+    def run(self, kernel: Kernel, config: Config, device: torch.device, frozen: bool) -> str | None:
         """What is wrong with a kernel's answer on a device. Errors of its launch are raised."""
         weights = _moved(self.weights, device)  # which a launch need not keep
-        launch = kernel.bind(self.problem, config, weights)
+        launch = kernel.bind(self.problem, config, weights, frozen)
         outputs = _moved(self.outputs or (), device)
         returned = launch(*_moved(self.inputs, device), *outputs)
         found = returned if self.outputs is None else outputs
