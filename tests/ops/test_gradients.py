@@ -232,3 +232,41 @@ def test_group_sizes_that_a_kernel_would_misread_are_refused(sizes):
         ops.by_address.run_input_grad(torch.randn(5, 24), w.operand, sizes, torch.float32)
     good = torch.tensor([3, 2])
     assert ops.input_grad(torch.randn(5, 24), *facts, good, torch.float32).shape == (5, 64)
+
+
+def of_input_grad(**changes):
+    """Arguments that the op takes, but for `changes`."""
+    w = bs.quantize(torch.randn(2, 24, 64), bs.NVFP4)
+    right = {"grad": torch.randn(2, 5, 24), "w": list(w.tensors), "w_kind": w.operand.kind}
+    right |= {"w_shape": list(w.shape), "group_sizes": None, "dtype": torch.float32}
+    return right | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"grad": torch.randn(2, 5, 16)}, "grad has n=16 but w has n=24"),
+        ({"grad": torch.tensor(1.0)}, "grad has n=0 but w has n=24"),
+        ({"grad": torch.randn(2, 5, 24).double()}, "grad must be float32, bfloat16 or float16"),
+        ({"grad": torch.randn(3, 5, 24)}, r"a batch of 2 matrices, so grad must be \[2, m, 24\]"),
+        ({"grad": torch.randn(10, 24)}, r"a batch of 2 matrices, so grad must be \[2, m, 24\]"),
+        ({"group_sizes": torch.tensor([3, 2])}, r"grad must be \[m, n\], rows sorted by expert"),
+        ({"w_shape": [2, 24, 128]}, r"codes of w must be \[2, 24, 64\]"),
+        ({"w_shape": [1, 2, 24, 64]}, r"w must be \[n, k\] or \[l, n, k\]"),
+        ({"dtype": torch.float64}, "out_dtype must be float32"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_input_grad_refuses_what_its_kernels_would_read_wrongly(changes, said, device):
+    """Kernels take addresses; a compiler hears of it from the fake, before anything runs."""
+    arguments = of_input_grad(**changes)
+    arguments["w"] = [tensor.to(device) for tensor in arguments["w"]]
+    for name in ("grad", "group_sizes"):
+        given = arguments[name]
+        arguments[name] = None if given is None else given.to(device)
+    with pytest.raises((TypeError, ValueError), match=f"input_grad: .*{said}"):
+        ops.input_grad(**arguments)
+
+
+def test_input_grad_takes_what_was_changed():
+    assert ops.input_grad(**of_input_grad()).shape == (2, 5, 64)

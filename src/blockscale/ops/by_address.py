@@ -19,10 +19,10 @@ from torch import Tensor
 from blockscale.ops.arguments import call_of, text_of
 from blockscale.ops.choose import choose
 from blockscale.ops.matmul import MatmulCall, run_checked
-from blockscale.ops.operand import Operand, as_groups, plain
+from blockscale.ops.operand import Operand, as_groups
 from blockscale.ops.plan import Plan, make_plan
 from blockscale.ops.replay import bytes_of_places, keep_replay, run_replay, skip_dispatcher
-from blockscale.ops.validate import check_allocated, check_devices, check_groups
+from blockscale.ops.validate import check_allocated, check_gradient
 from blockscale.problem import Problem, dtype_name
 from blockscale.runtime import checks_enabled, device_of, is_deterministic
 
@@ -187,7 +187,8 @@ def run_input_grad(
 def _plan_gradient(
     grad: Tensor, weight: Operand, group_sizes: Tensor | None, dtype: torch.dtype
 ) -> Plan:
-    _check_gradient(grad, weight, group_sizes)
+    check_gradient(grad, weight, group_sizes, dtype)
+    check_allocated("input_grad", weight)
     problem = _gradient_problem(grad, weight, group_sizes, dtype)
     choice, (rows, n, k) = choose(problem), (problem.rows, problem.n, problem.k)
     return Plan(
@@ -203,17 +204,6 @@ def _plan_gradient(
         tensors=(),
         addresses=(),
     )
-
-
-def _check_gradient(grad: Tensor, weight: Operand, group_sizes: Tensor | None) -> None:
-    """Of a backward all this was checked before its forward; the op can be called by anybody, and
-    kernels take addresses."""
-    check_allocated("input_grad", weight)
-    devices = [("grad", grad.device), ("w", weight.device)]
-    if group_sizes is not None:
-        check_groups("input_grad", plain(grad), weight, group_sizes)
-        devices.append(("group_sizes", group_sizes.device))
-    check_devices("input_grad", devices)
 
 
 def _gradient_problem(

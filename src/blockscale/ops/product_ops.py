@@ -36,6 +36,7 @@ from blockscale.ops.gradients import (
 )
 from blockscale.ops.operand import Operand
 from blockscale.ops.untraced import untraced
+from blockscale.ops.validate import check_gradient
 from blockscale.runtime.torch_private import BelowAutograd, below_autograd
 
 _INPUT_GRAD_SCHEMA = (
@@ -164,9 +165,15 @@ def _input_grad(
 
 
 def _fake_input_grad(
-    grad: Tensor, w: Sequence[Tensor], kind: str, shape: Sequence[int], *rest: Any
+    grad: Tensor,
+    w: Sequence[Tensor],
+    kind: str,
+    shape: Sequence[int],
+    group_sizes: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
-    return grad.new_empty((*grad.shape[:-1], shape[-1]), dtype=rest[-1])
+    check_gradient(grad, Operand(w, kind, shape), group_sizes, dtype)
+    return grad.new_empty((*grad.shape[:-1], shape[-1]), dtype=dtype)
 
 
 def _differentiable_input_grad(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from blockscale.formats import Format, parse_spec
 from blockscale.layouts import Layout, canonical
-from blockscale.ops.operand import Operand
+from blockscale.ops.operand import Operand, plain
 from blockscale.runtime import checks_enabled
 
 FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -151,22 +151,26 @@ def check_bias(verb: str, name: str, bias: Tensor | None, shape: tuple[int, ...]
         raise ValueError(f"{verb}: {name} must have shape {shape}, got {tuple(bias.shape)}")
 
 
-def check_batch(verb: str, x: Operand, w: Operand) -> None:
-    """For w [l, n, k] outside the grouped verbs."""
+def check_batch(verb: str, x: Operand, w: Operand, name: str = "x") -> None:
+    """For w [l, n, k] outside the grouped verbs; the columns of x have been checked."""
     if len(w.shape) == 3 and (len(x.shape) != 3 or x.shape[0] != w.shape[0]):
         raise ValueError(
-            f"{verb}: w is a batch of {w.shape[0]} matrices, so x must be [{w.shape[0]}, m, "
-            f"{w.shape[-1]}], got {tuple(x.shape)}"
+            f"{verb}: w is a batch of {w.shape[0]} matrices, so {name} must be [{w.shape[0]}, m, "
+            f"{x.shape[-1]}], got {tuple(x.shape)}"
         )
 
 
-def check_groups(verb: str, x: Operand, w: Operand, group_sizes: Tensor) -> None:
+def check_groups(
+    verb: str, x: Operand, w: Operand, group_sizes: Tensor, name: str = "x", columns: str = "k"
+) -> None:
     if len(w.shape) != 3:
         raise ValueError(
             f"{verb}: experts must be [e, n, k], got {tuple(w.shape)}; for one matrix use matmul"
         )
     if len(x.shape) != 2:
-        raise ValueError(f"{verb}: x must be [m, k], rows sorted by expert, got {tuple(x.shape)}")
+        raise ValueError(
+            f"{verb}: {name} must be [m, {columns}], rows sorted by expert, got {tuple(x.shape)}"
+        )
     if group_sizes.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{verb}: group_sizes must be int32 or int64, got {group_sizes.dtype}")
     if tuple(group_sizes.shape) != (w.shape[0],):
@@ -185,3 +189,25 @@ def check_group_values(verb: str, sizes: list[int], rows: int) -> None:
             f"{verb}: group_sizes sum to {sum(sizes)} but x has {rows} rows: "
             "each row belongs to at most one expert"
         )
+
+
+def check_gradient(
+    grad: Tensor, w: Operand, group_sizes: Tensor | None, dtype: torch.dtype
+) -> None:
+    """Arguments of input_grad. Of a backward all this was checked before its forward; the op can be
+    called by anybody, and kernels take addresses."""
+    verb = "input_grad"
+    check_weight(verb, "w", w)
+    check_float(verb, "grad", grad)
+    n = w.shape[-2]
+    if grad.dim() < 1 or grad.shape[-1] != n:
+        raise ValueError(
+            f"{verb}: grad has n={grad.shape[-1] if grad.dim() else 0} but w has n={n}"
+        )
+    if group_sizes is None:
+        check_batch(verb, plain(grad), w, "grad")
+    else:
+        check_groups(verb, plain(grad), w, group_sizes, "grad", "n")
+    check_out_dtype(verb, dtype)
+    sizes_device = None if group_sizes is None else group_sizes.device
+    check_devices(verb, [("grad", grad.device), ("w", w.device), ("group_sizes", sizes_device)])
