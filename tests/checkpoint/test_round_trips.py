@@ -222,3 +222,22 @@ def test_blockscale_keeps_scales_of_fused_projections_apart(tmp_path):
     tensors = {"l.q_proj.weight": q(tensor_scale=1.0), "l.k_proj.weight": q(tensor_scale=2.0)}
     save(tensors, tmp_path / "x", dialect="blockscale")
     assert_same(load(tmp_path / "x"), tensors)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        # q of one thing and k of another, which no engine can fuse
+        {
+            "l.query.weight": q((4, 64), tensor_scale=1.0),
+            "l.key.weight": q((4, 128), tensor_scale=2.0),
+        },
+        # fused with q in some models, and a layer of its own in others
+        {"l.q_proj.weight": q(tensor_scale=1.0), "l.g_proj.weight": q(tensor_scale=2.0)},
+        {"l.fc1.weight": q(tensor_scale=1.0), "l.fc3.weight": q(tensor_scale=2.0)},
+    ],
+)
+@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
+def test_scales_that_may_differ_are_written(tensors, dialect, tmp_path):
+    save(tensors, tmp_path / "x", dialect=dialect)
+    assert_same(load(tmp_path / "x"), tensors)

@@ -70,6 +70,28 @@ def test_fused_projections_share_a_tensor_scale(source, tmp_path, dialect):
 
 
 @pytest.mark.parametrize(
+    "parts",
+    [
+        ("in_proj_qkv", "in_proj_z"),
+        ("in_proj_b", "in_proj_a"),
+        ("c_fc_0", "c_fc_1"),
+        ("fc1", "fc3"),
+        ("wq", "wk", "wv"),
+        ("q_proj", "k_proj", "v_proj", "g_proj"),
+        ("q_proj", "k_proj", "v_proj", "b_proj"),
+    ],
+)
+def test_what_vllm_fuses_shares_a_tensor_scale(parts, tmp_path):
+    weights = {f"l.{part}.weight": torch.randn(8, 64) * (1 + i) for i, part in enumerate(parts)}
+    source = write_model(tmp_path / "source", {**weights, "l.o_proj.weight": torch.randn(8, 64)})
+    run(source, tmp_path / "out", "--format", "nvfp4")
+    found = quantised(tmp_path / "out")
+    together = bs.quantize(torch.cat([*weights.values()]), bs.NVFP4).tensor_scale
+    assert {found[name].tensor_scale.item() for name in weights} == {together.item()}
+    assert found["l.o_proj.weight"].tensor_scale.item() != together.item()
+
+
+@pytest.mark.parametrize(
     ("format", "dialect"),
     [
         ("nvfp4", "compressed-tensors"),

@@ -195,16 +195,16 @@ def _groups(checkpoint: Checkpoint, formats: Mapping[str, Format]) -> list[list[
     for group in fused_groups(formats, {name: tensors[name].shape for name in formats}):
         copied = all(tensors[name].format == formats[name] for name in group)
         if copied and len(group) > 1:
-            check_shared((name, _tensor_scale(checkpoint, name)) for name in group)
+            check_shared((name, _quantized(checkpoint, name)) for name in group)
         done += [[name] for name in group] if copied else [group]
     return done
 
 
-def _tensor_scale(checkpoint: Checkpoint, name: str) -> float:
-    value = checkpoint.read(name)  # mapped from its file: only the scale is really read
-    if not isinstance(value, QTensor) or value.tensor_scale is None:
-        raise TypeError(f"{name} has no tensor scale")
-    return value.tensor_scale.item()
+def _quantized(checkpoint: Checkpoint, name: str) -> QTensor:
+    value = checkpoint.read(name)  # mapped from its file: only what is looked at is really read
+    if not isinstance(value, QTensor):
+        raise TypeError(f"{name} is not quantised")
+    return value
 
 
 def _outlines(

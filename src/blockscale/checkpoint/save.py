@@ -121,7 +121,7 @@ def _canonical(value: QTensor | Tensor) -> QTensor | Tensor:
 
 def _check(tensors: Tensors, writer: WritableDialect) -> None:
     """Everything that could go wrong, before anything is written."""
-    scales = []
+    quantized = []
     for name, value in tensors.items():
         if not isinstance(value, (QTensor, Tensor)):
             raise TypeError(
@@ -135,9 +135,9 @@ def _check(tensors: Tensors, writer: WritableDialect) -> None:
         if value.tensor_scale is not None and value.tensor_scale.shape != value.shape[:-2]:
             raise ValueError(f"save: {name} has one tensor scale per row; weights have one")
         check_finite(name, value, "repair the weight, or keep its layer unquantised")
-        if writer.SHARES_TENSOR_SCALE and value.tensor_scale is not None:
-            scales.append((name, value.tensor_scale.item()))
-    check_shared(scales)
+        quantized.append((name, value))
+    if writer.SHARES_TENSOR_SCALE:
+        check_shared(quantized)
 
 
 def _outlines(tensors: Tensors, writer: WritableDialect) -> dict[str, Outline]:

@@ -1,7 +1,8 @@
 """Projections that engines fuse into one matrix, and which therefore need one tensor scale.
 
 vLLM loads q, k and v as one weight, and gate and up as another, and takes the largest of their
-tensor scales for all of it: scales that differ would silently change the others' values.
+tensor scales for all of it: scales that differ would silently change the others' values. Which
+projections it fuses, each of its models says in `packed_modules_mapping` or in what it stacks.
 """
 
 from __future__ import annotations
@@ -20,32 +21,58 @@ from blockscale.tensor import QTensor, quantize
 _FUSED = (
     ("q_proj", "k_proj", "v_proj"),
     ("query", "key", "value"),
+    ("wq", "wk", "wv"),  # Molmo 2, Pixtral
     ("gate_proj", "up_proj"),
     ("w1", "w3"),
+    ("c_fc_0", "c_fc_1"),  # Exaone
     ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("wq_a", "wkv"),  # DeepSeek-V4
+    ("wq_du", "wk_dv", "wv_dv", "wr_du"),  # Inkling
+    ("in_proj_qkv", "in_proj_z"),  # Qwen3.5
+    ("in_proj_b", "in_proj_a"),
 )
-_FIRST = {part: parts[0] for parts in _FUSED for part in parts}
+# Fused in these models and apart in others, by the same names. Without need a common tensor scale
+# costs little, so all get one; scales that differ may be right, so they are not refused.
+_FUSED_IN_SOME = (
+    ("q_proj", "g_proj", "b_proj", "f_a_proj"),  # OLMo-hybrid, Bailing 3, Kimi K3
+    ("q_proj", "index_q_proj", "index_k_proj"),  # MiniMax M3
+    ("q", "k", "v"),  # vision of Qwen and GLM
+    ("fc1", "fc3"),  # AIMv2, dots.ocr
+    ("gate_proj", "dense_h_to_4h"),  # vision of GLM-4V
+)
 
 
-def group_of(name: str) -> str:
-    """The same string for tensors that are fused: "a.k_proj.weight" -> "a.q_proj.weight"."""
+def _firsts(groups: Iterable[Sequence[str]]) -> dict[str, str]:
+    return {part: parts[0] for parts in groups for part in parts}
+
+
+_MUST_SHARE = _firsts(_FUSED)
+_SHARE = _firsts((*_FUSED, *_FUSED_IN_SOME))
+_Group = tuple[str, Format, int]
+
+
+def _group_of(
+    name: str, format: Format, shape: tuple[int, ...], firsts: Mapping[str, str]
+) -> _Group:
+    """Equal for tensors that are fused: that of "a.k_proj.weight" names "a.q_proj.weight".
+
+    Only formats whose tensor scale follows the amax of the data need it, and rows of different k
+    make no matrix: q and k of an attention to something else.
+    """
     module, _, leaf = name.rpartition(".")
     parent, _, part = module.rpartition(".")
-    return f"{parent}.{_FIRST.get(part, part)}.{leaf}"
+    fuses = format.tensor_scale == "amax" and len(shape) == 2
+    label = f"{parent}.{firsts.get(part, part)}.{leaf}" if fuses else name
+    return label, format, shape[-1]
 
 
 def fused_groups(
     formats: Mapping[str, Format], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[list[str]]:
-    """The names, grouped where they share a tensor scale; most groups have one member.
-
-    Only formats whose tensor scale follows the amax of the data need it.
-    """
-    groups: dict[tuple[str, Format, int], list[str]] = {}
+    """The names, grouped where they share a tensor scale; most groups have one member."""
+    groups: dict[_Group, list[str]] = {}
     for name, format in formats.items():
-        fuses = format.tensor_scale == "amax" and len(shapes[name]) == 2
-        label = group_of(name) if fuses else name
-        groups.setdefault((label, format, shapes[name][-1]), []).append(name)
+        groups.setdefault(_group_of(name, format, shapes[name], _SHARE), []).append(name)
     return list(groups.values())
 
 
@@ -91,11 +118,15 @@ def quantize_sharing(
     return [quantize(p.contiguous(), format, scale=scale, tensor_scale=s) for p, s in pairs]
 
 
-def check_shared(tensor_scales: Iterable[tuple[str, float]]) -> None:
-    """Raise where members of one group have different tensor scales."""
-    first: dict[str, tuple[str, float]] = {}
-    for name, scale in tensor_scales:
-        other, wanted = first.setdefault(group_of(name), (name, scale))
+def check_shared(tensors: Iterable[tuple[str, QTensor]]) -> None:
+    """Raise where weights that are always fused have different tensor scales."""
+    first: dict[_Group, tuple[str, float]] = {}
+    for name, value in tensors:
+        if value.format.tensor_scale != "amax" or value.tensor_scale is None:
+            continue
+        group = _group_of(name, value.format, value.shape, _MUST_SHARE)
+        scale = value.tensor_scale.item()
+        other, wanted = first.setdefault(group, (name, scale))
         if scale != wanted:
             raise ValueError(
                 f"{name} has tensor_scale {scale:.9g} but {other} has {wanted:.9g}, and engines "
