@@ -66,7 +66,7 @@ def refuses(problem: Problem) -> str | None:
     _format, layout = problem.w_kind
     if layout.codes not in PACKINGS or layout.scales not in ("rows", "blocked"):
         return f"writes bits or planes, with scales in rows or blocked; not {layout}"
-    if problem.m * problem.k // _values(problem) > MOST_UNITS:
+    if problem.m * problem.k // configs(problem)[0].values > MOST_UNITS:
         return f"counts to {MOST_UNITS}: {problem.m} x {problem.k} numbers are too many for a call"
     return None
 
