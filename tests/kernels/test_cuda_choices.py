@@ -10,16 +10,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import blockscale as bs
 from blockscale.formats import CATALOGUE
-from blockscale.kernels import decoded
+from blockscale.kernels import Parts, decoded
 from blockscale.kernels.cuda import epilogue
 from blockscale.kernels.cuda.layout import fragments
-from blockscale.kernels.dequantize import cuda
+from blockscale.kernels.dequantize import cuda, cuda_fragments
 from blockscale.kernels.matmul import cublas, stream
 from blockscale.kernels.matmul.fragments import arguments as fragment_arguments
 from blockscale.kernels.matmul.fragments import product as fragment_product
 from blockscale.kernels.matmul.fragments.groups import rows_of_most
 from blockscale.kernels.matmul.stream.choice import stream_configs
 from blockscale.kernels.matmul.stream.space import every_config
+from blockscale.kernels.quantize import cuda as quantize
+from blockscale.kernels.repack import cuda as repack
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups, as_rows
 from blockscale.problem import Kind, Problem
@@ -217,6 +219,49 @@ def test_many_rows_come_with_maps_of_x_and_weights(launches, monkeypatch, gated)
 def test_no_experts_are_left_to_others():
     none = problem(bs.NVFP4, fragments(bs.NVFP4), m=3, n=64, k=64, groups=0, ragged=True)
     assert "matrices, not 0" in (stream.refuses(none) or "")
+
+
+def test_quantize_counts_the_units_that_it_launches():
+    """Where it derives tensor scales, a lane takes half as many numbers."""
+    place = canonical(bs.NVFP4)
+    facts = {"verb": "quantize", "rule": "absmax", "m": 3 * 2**20, "n": 0, "k": 2**14}
+    for derives in (False, True):
+        asked = problem(bs.NVFP4, place, derives=derives, **facts)
+        units = asked.m * asked.k // quantize.configs(asked)[0].values
+        assert (units >= 2**31) == derives
+        assert ("too many for a call" in (quantize.refuses(asked) or "")) == derives
+
+
+@pytest.mark.parametrize("groups", [2**16 - 1, 2**16])
+def test_a_grid_counts_no_further_than_65535_matrices(groups, monkeypatch):
+    """The conversions of fragments take more of them in several launches."""
+    found = []
+
+    class Kernel:
+        def __init__(self, build, device):
+            pass
+
+        def launch(self, grid, threads, shared, stream, arguments):
+            found.append((grid[2], arguments.codes))
+
+    for module in (cuda_fragments, repack):
+        monkeypatch.setattr(module, "function", Kernel)
+        monkeypatch.setattr(module, "current_stream", lambda device: 0)
+    now, target = canonical(bs.NVFP4), fragments(bs.NVFP4)
+    facts = {"m": 1, "n": 0, "k": 64, "groups": groups, "x": str(Kind(bs.NVFP4, now))}
+    asked = problem(bs.NVFP4, target, verb="repack", out="uint8", **facts)
+    codes, scale = (torch.zeros(groups, 1, size, dtype=torch.uint8) for size in (32, 4))
+    packed = repack.bind(asked, repack.configs(asked)[0])(codes, scale)
+    out = torch.empty(groups, 1, 64, dtype=torch.bfloat16)
+    cuda_fragments.decode(asked.w, Parts(*packed, None, None), out)
+    more = groups - (2**16 - 1)
+    starts = codes.data_ptr(), packed[0].data_ptr()
+    steps = codes.stride(0), packed[0].stride(0)
+    expected = []
+    for start, step in zip(starts, steps, strict=True):
+        expected.append((2**16 - 1, start))
+        expected += [(more, start + (2**16 - 1) * step)] if more else []
+    assert found == expected
 
 
 class Products(TorchDispatchMode):

@@ -12,7 +12,7 @@ import torch
 
 from blockscale.formats import CATALOGUE, MXFP4, MXFP8, NVFP4
 from blockscale.kernels import Parts
-from blockscale.kernels.cuda import epilogue
+from blockscale.kernels.cuda import epilogue, rows
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.dequantize import cuda as cuda_dequantize
 from blockscale.kernels.dequantize import cuda_fragments
@@ -219,6 +219,14 @@ def test_dequantize_of_fragments(format, dtype):
         check_dequantize(Kind(format, fragments(format)), parts, x, cuda_fragments)
 
 
+def test_more_matrices_than_a_grid_counts_are_decoded_in_several_launches(monkeypatch):
+    monkeypatch.setattr(rows, "MOST_MATRICES", 2)
+    kind, shape = Kind(NVFP4, fragments(NVFP4)), (5, 19, 160)
+    parts, wide = any_parts(NVFP4, kind.layout, shape), torch.empty(5, 19, 320)
+    for x in (torch.empty(shape), wide[:, :, 160:]):
+        check_dequantize(kind, parts, x, cuda_fragments)
+
+
 def check_epilogue(out, activation=None, biases=(None,), x_scale=None, factor=1.0):
     groups, rows, columns = out.shape
     products = []
@@ -265,6 +273,16 @@ def test_an_epilogue_activates(name):
 @pytest.mark.parametrize("format", [fmt for fmt in CATALOGUE.values() if fragments(fmt)], ids=str)
 @pytest.mark.parametrize("shape", [(1, 16, 64), (2, 37, 160), (1, 5, 32), (3, 16, 1056)], ids=str)
 def test_repack_is_that_of_the_layout(format, shape):
+    check_repack(format, shape)
+
+
+@pytest.mark.parametrize("format", [NVFP4, CATALOGUE["kbit3"]], ids=str)
+def test_more_matrices_than_a_grid_counts_are_packed_in_several_launches(format, monkeypatch):
+    monkeypatch.setattr(rows, "MOST_MATRICES", 2)
+    check_repack(format, (5, 37, 160))
+
+
+def check_repack(format, shape):
     now, target = canonical(format), fragments(format)
     parts = any_parts(format, now, shape)
     codes = target.pack_codes(now.unpack_codes(parts.codes, format, shape), format)

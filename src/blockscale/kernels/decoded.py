@@ -126,7 +126,7 @@ def decode_rows(
     dtype: torch.dtype,
     scale: Tensor | None = None,  # float32 [groups], of all weights of a matrix
 ) -> Tensor:  # [groups, height, k]
-    """decode * block scale * scale of some rows, rounded once: one launch."""
+    """decode * block scale * scale of some rows, rounded once."""
     height, groups = rows.stop - rows.start, len(parts.codes)
     out = torch.empty(groups, height, shape[1], dtype=dtype, device=parts.codes.device)
     codes, scales = parts.codes, parts.scale

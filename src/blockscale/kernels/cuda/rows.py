@@ -12,6 +12,7 @@ from blockscale.kernels.cuda.enums import Packing
 from blockscale.kernels.cuda.structs import Header, Member, fields
 
 MOST_UNITS = 2**31 - 1  # that a launch counts
+MOST_MATRICES = 2**16 - 1  # of a launch that has them in the third dimension of its grid
 THREADS = 256  # of a thread block, where no other number is better
 NUMBERS = {"float32": "Wide", "bfloat16": "BFloat16", "float16": "Float16"}
 PACKINGS = {"bits": Packing.BIT_STREAM.name, "planes": Packing.BIT_PLANES.name}
@@ -61,6 +62,12 @@ def known_divisor(divisor: int) -> KnownDivisor:
 def rows_of(groups: int, n: int, units: int) -> Rows:
     """`units` of each row."""
     return Rows(groups * n * units, known_divisor(units), known_divisor(n))
+
+
+def launches_of(groups: int) -> list[slice]:
+    """The matrices of each launch that has them in the third dimension of its grid."""
+    starts = range(0, groups, MOST_MATRICES)
+    return [slice(start, min(start + MOST_MATRICES, groups)) for start in starts]
 
 
 def matrices(tensor: Tensor | None) -> Matrices:

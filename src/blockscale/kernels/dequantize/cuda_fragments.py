@@ -15,7 +15,7 @@ from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.cuda.enums import Dtype, Scale
 from blockscale.kernels.cuda.layout import fragments
-from blockscale.kernels.cuda.rows import aligned, aligned_numbers
+from blockscale.kernels.cuda.rows import aligned, aligned_numbers, launches_of
 from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.kernels.cuda.tables import float_table
 from blockscale.problem import Problem, dtype_name, parse_kind
@@ -84,14 +84,16 @@ def _run(problem: Problem, weights: tuple[Parts, ...], out: Tensor) -> None:
 def decode(kind: str, parts: Parts, out: Tensor) -> None:
     """Rows of any panel that starts at a tile."""
     written = aligned(out)
-    Decoding(kind, parts, out.shape, out.dtype)(written)
+    for some in launches_of(len(out)):
+        into = written[some]
+        Decoding(kind, parts.cut(some), into.shape, out.dtype)(into)
     if written is not out:
         out.copy_(written)
 
 
 class Decoding:
-    """A launch on some parts, with everything found out but where the numbers go. It has the
-    addresses of the parts, which whoever calls keeps alive."""
+    """A launch on some parts, of at most MOST_MATRICES, with everything found out but where the
+    numbers go. It has the addresses of the parts, which whoever calls keeps alive."""
 
     def __init__(self, kind: str, parts: Parts, shape: Sequence[int], dtype: torch.dtype) -> None:
         groups, n, k = shape

@@ -12,7 +12,7 @@ from torch import Tensor
 from blockscale.kernels.contract import Config as BaseConfig
 from blockscale.kernels.contract import FunctionLaunch, Launch, Parts, reads_canonical
 from blockscale.kernels.cuda.layout import fragments
-from blockscale.kernels.cuda.rows import PACKINGS, aligned
+from blockscale.kernels.cuda.rows import PACKINGS, aligned, launches_of
 from blockscale.kernels.cuda.structs import Header, Member, fields
 from blockscale.kernels.native import adjacent_columns
 from blockscale.problem import Problem, parse_kind
@@ -82,22 +82,23 @@ def _run(problem: Problem, codes: Tensor, scale: Tensor) -> tuple[Tensor, Tensor
     )
     if packed.numel() == 0:
         return packed, scales
-    arguments = RepackArguments(
-        codes.data_ptr(),
-        scale.data_ptr(),
-        packed.data_ptr(),
-        scales.data_ptr(),
-        codes.stride(0),
-        codes.stride(1),
-        scale.stride(0),
-        scale.stride(1),
-        n,
-        k,
-    )
     tiles = min(-(-n // 16), _MOST_TILES)
-    grid = -(-k // (64 * _WARPS)), tiles, groups
     kernel = function(_build(problem.x, problem.w), codes.device)
-    kernel.launch(grid, 32 * _WARPS, 0, current_stream(codes.device), arguments)
+    for some in launches_of(groups):
+        arguments = RepackArguments(
+            codes[some].data_ptr(),
+            scale[some].data_ptr(),
+            packed[some].data_ptr(),
+            scales[some].data_ptr(),
+            codes.stride(0),
+            codes.stride(1),
+            scale.stride(0),
+            scale.stride(1),
+            n,
+            k,
+        )
+        grid = -(-k // (64 * _WARPS)), tiles, some.stop - some.start
+        kernel.launch(grid, 32 * _WARPS, 0, current_stream(codes.device), arguments)
     return packed, scales
 
 
