@@ -1,6 +1,7 @@
 """What `optimize_` leaves to the model: other calls, other layers, layers that have changed."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -151,6 +152,85 @@ def test_norms_of_another_size_go_the_way_of_the_model():
     model.model.layers[1].self_attn.k_norm.weight = torch.nn.Parameter(torch.rand(16))
     with pytest.raises(RuntimeError, match=r"size of tensor a .* must match"):
         logits(model, TOKENS)
+
+
+def replace_mlp(model, width):
+    """Of the second layer."""
+    config = copy.deepcopy(model.config)
+    config.intermediate_size = width
+    torch.manual_seed(2)
+    mlp = type(model.model.layers[1].mlp)(config).eval()
+    bs.quantize_(mlp, bs.KBIT4, importance=None, progress=False)
+    model.model.layers[1].mlp = mlp
+
+
+@pytest.mark.parametrize("width", [96, 1024], ids=["narrower", "wider"])
+def test_layers_of_several_widths_go_the_way_of_the_model(width):
+    """The native call has memory for one width. Before `optimize_` and after it."""
+    model, late, twin = tiny(), tiny(), tiny()
+    bs.optimize_(late, head=False, x_format=None)
+    for each in (model, late, twin):
+        replace_mlp(each, width)
+    report = bs.optimize_(model, head=False, x_format=None)
+    assert (
+        f"left: decoding, layer by layer: layer 1: its intermediate is {width}, where that of the "
+        "first layer is 160" in str(report)
+    )
+    taken = count_calls(late)
+    expected = logits(twin, TOKENS)
+    assert all(torch.equal(logits(each, TOKENS), expected) for each in (model, late))
+    assert taken == []
+
+
+def packed(n, k):
+    return bs.nn.Linear.from_linear(torch.nn.Linear(k, n, bias=False), bs.KBIT4)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "k", "said"),
+    [
+        ("self_attn.q_proj", 32, 64, "its heads is 2, where that of the first layer is 4"),
+        ("self_attn.q_proj", 72, 64, r"q is \[72, 64\], where \[64, 64\] is needed"),
+        ("self_attn.k_proj", 64, 64, "its kv_heads is 4, where that of the first layer is 2"),
+        ("self_attn.v_proj", 64, 64, r"v is \[64, 64\], where \[32, 64\] is needed"),
+        ("self_attn.o_proj", 64, 128, r"o is \[64, 128\], where \[64, 64\] is needed"),
+        ("mlp.down_proj", 64, 192, r"down is \[64, 192\], where \[64, 160\] is needed"),
+        ("mlp.down_proj", 96, 160, r"down is \[96, 160\], where \[64, 160\] is needed"),
+    ],
+)
+def test_every_product_has_to_fit_the_shape_of_the_first_layer(name, n, k, said):
+    model = tiny()
+    model.model.layers[1].set_submodule(name, packed(n, k))
+    reason = FastDecoder(model.model).refusal
+    assert re.fullmatch(f"layer 1: {said}", reason)
+
+
+def test_layers_that_scale_otherwise_go_the_way_of_the_model():
+    model, twin = tiny(), tiny()
+    for each in (model, twin):
+        each.model.layers[1].self_attn.scaling *= 2
+    report = bs.optimize_(model, head=False, x_format=None)
+    assert "layer 1: its attention_scale is 0.5, where that of the first layer is 0.25" in str(
+        report
+    )
+    assert torch.equal(logits(model, TOKENS), logits(twin, TOKENS))
+
+
+def test_heads_have_to_share_keys_evenly():
+    model = tiny()
+    for layer in model.model.layers:
+        layer.self_attn.k_proj, layer.self_attn.v_proj = packed(48, 64), packed(48, 64)
+    reason = FastDecoder(model.model).refusal
+    assert reason == "layer 0: 4 heads cannot share 3 heads of keys evenly"
+
+
+@pytest.mark.parametrize("width", [32, 128])
+def test_embeddings_of_another_width_go_the_way_of_the_model(width):
+    """Which says what is wrong."""
+    model = tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="must match"):
+        model(inputs_embeds=torch.randn(1, 3, width), use_cache=True)
 
 
 def test_gates_of_another_format_go_the_way_of_the_model():

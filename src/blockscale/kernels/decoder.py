@@ -101,9 +101,12 @@ class DecoderCall:
             isa=native.ISAS.index(config.isa),
         )
 
-    def takes(self, tokens: int, dtype: torch.dtype) -> bool:
-        """Whether it is for so many at a time."""
-        return tokens == 1 or self._many(tokens, dtype_name(dtype)) is not None
+    def takes(self, x: Tensor) -> bool:  # [tokens, hidden]
+        """Whether it is for rows of this width, and for so many at a time."""
+        tokens, width = x.shape
+        if width != self._call.hidden:
+            return False
+        return tokens == 1 or self._many(tokens, dtype_name(x.dtype)) is not None
 
     def __call__(
         self,

@@ -69,7 +69,7 @@ class FastDecoder:
         stack, x, cache = self._stack, asked.get("inputs_embeds"), asked.get("past_key_values")
         x = (stack.embed_tokens(asked["input_ids"]) if x is None else x).contiguous()
         pieces, tokens = x[0].split(_PIECE), x.shape[1]
-        takes = all(call.takes(len(piece), x.dtype) for piece in pieces)
+        takes = all(call.takes(piece) for piece in pieces)
         if cache is None:
             cache = DynamicCache(config=stack.config)
             takes = takes and tokens_in(cache, len(stack.layers)) is not None

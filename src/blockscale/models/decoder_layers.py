@@ -91,23 +91,24 @@ def bind(stack: Any) -> ops.DecoderCall | str:
     reason = why_not_fast(stack)
     if reason is not None:
         return reason
-    layers = [ops.DecoderLayer(_norms(layer), _products(layer)) for layer in stack.layers]
-    heads, kv_heads, head_dim = heads_of(stack)
-    first = stack.layers[0]
-    shape = ops.DecoderShape(
-        first.self_attn.q_proj.in_features,
-        heads,
-        kv_heads,
-        head_dim,
-        first.mlp.gate_proj.out_features,
-        first.self_attn.scaling,
-    )
-    return ops.bind_decoder(layers, _norm(stack.norm), shape)
+    layers = [
+        ops.DecoderLayer(_norms(layer), _products(layer), _shape(layer)) for layer in stack.layers
+    ]
+    return ops.bind_decoder(layers, _norm(stack.norm))
+
+
+def _shape(layer: Any) -> ops.DecoderShape:
+    attention, mlp = layer.self_attn, layer.mlp
+    heads, hidden = _heads(attention), attention.q_proj.in_features
+    return ops.DecoderShape(hidden, *heads, mlp.gate_proj.out_features, attention.scaling)
 
 
 def heads_of(stack: Any) -> tuple[int, int, int]:
     """How many there are of queries, of keys, and their size."""
-    attention = stack.layers[0].self_attn
+    return _heads(stack.layers[0].self_attn)
+
+
+def _heads(attention: Any) -> tuple[int, int, int]:
     size = attention.head_dim
     return attention.q_proj.out_features // size, attention.k_proj.out_features // size, size
 

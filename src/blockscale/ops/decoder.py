@@ -33,18 +33,17 @@ class DecoderLayer(NamedTuple):
 
     norms: dict[str, Norm]  # by `kernels.decoder.NORMS`; those of heads may be missing
     products: dict[str, MatmulCall]  # by `kernels.decoder.PRODUCTS`, of one row of float32
+    shape: DecoderShape
 
 
-def bind_decoder(
-    layers: Sequence[DecoderLayer], norm: Norm, shape: DecoderShape
-) -> DecoderCall | str:
+def bind_decoder(layers: Sequence[DecoderLayer], norm: Norm) -> DecoderCall | str:
     """A call for these weights, where they are; or why there is none."""
+    shape = layers[0].shape
     bound, ways, kept, problems = [], set(), [], []
-    for layer in layers:
-        for name, each in [*layer.norms.items(), ("last", norm)]:
-            size = shape.head_dim if name in ("q", "k") else shape.hidden
-            if each.weight.shape != (size,):
-                return f"a norm has {tuple(each.weight.shape)} weights for {size} numbers"
+    for index, layer in enumerate(layers):
+        reason = _why_not_shape(layer, norm, shape)
+        if reason is not None:
+            return f"layer {index}: {reason}"
         products = {}
         for name in PRODUCTS:
             call = layer.products[name]
@@ -61,6 +60,33 @@ def bind_decoder(
     config = native_configs()[0]
     many = lru_cache(_LENGTHS)(partial(_algorithms, problems))
     return DecoderCall(bound, norm, shape, config, int8="int8" in ways, many=many, kept=kept)
+
+
+def _why_not_shape(layer: DecoderLayer, last: Norm, shape: DecoderShape) -> str | None:
+    """The native code has memory for one shape, and asks no weight for its own."""
+    for name, its, first in zip(shape._fields, layer.shape, shape, strict=True):
+        if its != first:
+            return f"its {name} is {its}, where that of the first layer is {first}"
+    for name, norm in [*layer.norms.items(), ("last", last)]:
+        size = shape.head_dim if name in ("q", "k") else shape.hidden
+        if norm.weight.shape != (size,):
+            return f"a norm has {tuple(norm.weight.shape)} weights for {size} numbers"
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    sizes = {
+        "q": (queries, shape.hidden),
+        "k": (keys, shape.hidden),
+        "v": (keys, shape.hidden),
+        "o": (shape.hidden, queries),
+        "gate_up": (shape.intermediate, shape.hidden),
+        "down": (shape.hidden, shape.intermediate),
+    }
+    for name, needed in sizes.items():
+        for weight in layer.products[name].weights:
+            if tuple(weight.shape) != needed:
+                return f"{name} is {list(weight.shape)}, where {list(needed)} is needed"
+    if shape.heads % shape.kv_heads:
+        return f"{shape.heads} heads cannot share {shape.kv_heads} heads of keys evenly"
+    return None
 
 
 def _algorithms(problems: Sequence[Problem], tokens: int, dtype: str) -> tuple[str, ...] | None:
