@@ -125,3 +125,7 @@ def odd_rows_only(problem, weights, tensors, run):
 
 def fails(problem, weights, tensors, run):
     raise RuntimeError("cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE\nand more")
+
+
+def greedy(problem, weights, tensors, run):
+    raise torch.OutOfMemoryError("tried to allocate 2 GiB\nand more")

@@ -1,4 +1,5 @@
-"""Run by `test_proof.py`: a server of proofs with kernels that hang and crash."""
+"""Run by `test_proof.py`: a server of proofs with kernels that hang, crash and find no
+memory."""
 
 import os
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from planted import Planted
+from planted import Planted, greedy
 
 from blockscale.kernels import KERNELS
 from blockscale.ops.proof import server
@@ -23,5 +24,10 @@ def crashes(problem, weights, tensors, run):
 
 
 print("what another library prints")
-KERNELS["matmul"] = (Planted("right"), Planted("hangs", hangs), Planted("crashes", crashes))
+KERNELS["matmul"] = (
+    Planted("right"),
+    Planted("hangs", hangs),
+    Planted("crashes", crashes),
+    Planted("greedy", greedy),
+)
 server.main(sys.argv[1])

@@ -24,6 +24,7 @@ from blockscale.runtime import device_of, gpu, proven, result_folder
 from ops.planted import FAKE, Planted
 
 CPU = torch.device("cpu")
+PLANTED_SERVER = (sys.executable, str(Path(__file__).with_name("proof_server.py")))
 
 
 def problem(verb="matmul", format=bs.NVFP4, **changes):
@@ -236,12 +237,18 @@ def test_where_every_kernel_fails_the_definition_serves(monkeypatch):
     assert len(told) == 2
 
 
-def test_a_proof_that_finds_no_memory_is_not_kept(monkeypatch):
-    def greedy(problem, weights, tensors, run):
-        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
-
-    plant(monkeypatch, "matmul", Planted("greedy", greedy))
-    with pytest.warns(RuntimeWarning, match="there was no memory for it: tried to allocate"):
+@pytest.mark.fault(
+    "there is no memory for a proof, in this process or in its own",
+    outcome="a warning says so and the next kernel serves; nothing is kept, and later processes "
+    "try again",
+)
+@pytest.mark.parametrize("apart_from_here", [False, True])
+def test_a_proof_that_finds_no_memory_is_not_kept(monkeypatch, apart_from_here):
+    plant(monkeypatch, "matmul", Planted("greedy", planted.greedy))
+    if apart_from_here:
+        monkeypatch.setattr(apart, "COMMAND", PLANTED_SERVER)
+    told = "there was no memory for it: tried to allocate 2 GiB$"
+    with pytest.warns(RuntimeWarning, match=told):
         assert ops.choose(problem()).kernel.NAME == "reference"
     assert not proven.proofs()
 
@@ -348,8 +355,7 @@ def test_a_kernel_for_many_rows_meets_many_rows(monkeypatch):
 
 def test_a_process_of_its_own_survives_what_hangs_and_what_crashes(monkeypatch):
     """It proves the next kernel after each, in a new process."""
-    script = Path(__file__).with_name("proof_server.py")
-    monkeypatch.setattr(apart, "COMMAND", (sys.executable, str(script)))
+    monkeypatch.setattr(apart, "COMMAND", PLANTED_SERVER)
     with apart.Prover(CPU) as prover:
         assert prover.find_failure(Planted("right"), problem(), None) is None
         with monkeypatch.context() as impatient:
@@ -358,3 +364,6 @@ def test_a_process_of_its_own_survives_what_hangs_and_what_crashes(monkeypatch):
         assert said == "its process gave no answer for 1 s: it hangs"
         said = prover.find_failure(Planted("crashes"), problem(), None)
         assert said.startswith("its process ended with status")
+        with pytest.raises(torch.OutOfMemoryError, match="tried to allocate"):
+            prover.find_failure(Planted("greedy"), problem(), None)
+        assert prover.find_failure(Planted("right"), problem(), None) is None

@@ -13,7 +13,7 @@ from typing import IO, Any
 import torch
 
 from blockscale.kernels import Config, Kernel
-from blockscale.ops.proof.server import BUILT, MARK, READY, as_request
+from blockscale.ops.proof.server import BUILT, MARK, NO_MEMORY, READY, as_request
 from blockscale.problem import Problem
 
 COMMAND = (sys.executable or "python", "-m", "blockscale.ops.proof.server")
@@ -36,7 +36,8 @@ class Prover:
         self._process: _Process | None = None
 
     def find_failure(self, kernel: Kernel, problem: Problem, config: Config | None) -> str | None:
-        """What is wrong with a kernel; None where it works."""
+        """What is wrong with a kernel; None where it works. `torch.OutOfMemoryError` where the
+        process had no memory for it."""
         if self._process is None:
             self._process = _Process(self._device)
             try:
@@ -48,10 +49,13 @@ class Prover:
         process.ask(as_request(kernel, problem, config))
         try:
             process.wait_for(BUILT, _BUILD_SECONDS)
-            failure: str = process.answer(_RUN_SECONDS)["failure"]
+            found = process.answer(_RUN_SECONDS)
         except _EndedError as ended:
             self._stop()
             return f"its process {ended}"
+        if NO_MEMORY in found:
+            raise torch.OutOfMemoryError(found[NO_MEMORY])
+        failure: str = found["failure"]
         return failure or None
 
     def __enter__(self) -> Prover:

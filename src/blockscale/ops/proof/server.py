@@ -24,6 +24,7 @@ from blockscale.runtime.cuda import compile_all, is_cached, open_cache
 MARK = "blockscale-proof "
 READY = {"ready": True}  # the device answers
 BUILT = {"built": True}  # everything is compiled: launches come next
+NO_MEMORY = "no_memory"  # in place of `failure`: nothing was found out about the kernel
 
 
 def as_request(kernel: Kernel, problem: Problem, config: Config | None) -> dict[str, Any]:
@@ -50,7 +51,10 @@ def serve(device: torch.device, requests: Iterable[str], answer: Callable[[Any],
         for _ in compile_all(missing, problem.target):
             pass  # a failure comes up again in the launch, where it has a case
         answer(BUILT)
-        answer({"failure": find_failure(kernel, problem, config, device) or ""})
+        try:
+            answer({"failure": find_failure(kernel, problem, config, device) or ""})
+        except torch.OutOfMemoryError as error:
+            answer({NO_MEMORY: str(error)})
 
 
 def _config(kernel: Kernel, problem: Problem, fields: dict[str, Any] | None) -> Config | None:
