@@ -1,10 +1,13 @@
 """FP4 linear layers: weights quantised once, activations at each call."""
 
+import sys
+
 import pytest
 import torch
 
 import blockscale as bs
 from blockscale import compat
+from blockscale.runtime import gpu
 
 
 def test_cached_linear_quantizes_activations_on_each_call():
@@ -41,6 +44,18 @@ def test_the_context_manager_frees_the_weight():
         assert cache.weight.format == bs.NVFP4
     with pytest.raises(RuntimeError, match="was freed"):
         cache.forward(x)
+
+
+@pytest.mark.parametrize(("device", "kernel"), [("b200", "sm100_gemm"), ("rtx5090", "sm120_gemm")])
+def test_on_blackwell_codes_meet_codes(monkeypatch, device, kernel):
+    """The weight is placed for the kernels that multiply NVFP4 by NVFP4 as they are."""
+    for module in ("blockscale.tensor.qtensor", "blockscale.ops.matmul"):
+        monkeypatch.setattr(sys.modules[module], "device_of", lambda _: gpu(device))
+    weight = compat.fp4_quantize(torch.randn(512, 512)).weight
+    assert str(weight.layout) == "bits/blocked"
+    x = torch.randn(1024, 512).bfloat16()
+    told = bs.explain(x, weight, x_format=bs.NVFP4)
+    assert told.kernel == kernel
 
 
 def test_fp4_errors():

@@ -22,7 +22,8 @@ class FP4WeightCache:
         if bias is not None and tuple(bias.shape) != (self.out_features,):
             raise ValueError(f"bias must be [{self.out_features}], got {list(bias.shape)}")
         self.bias = bias
-        self._weight: QTensor | None = quantize(_pad(weight.detach()), NVFP4).prepare().freeze()
+        packed = quantize(_pad(weight.detach()), NVFP4).prepare(x_format=NVFP4)
+        self._weight: QTensor | None = packed.freeze()
 
     @property
     def weight(self) -> QTensor:
