@@ -123,6 +123,74 @@ def test_modelopt_algorithms_that_are_not_ours(tmp_path):
         load(folder)
 
 
+@pytest.mark.parametrize("algorithm", ["NVFP4_AWQ", "NVFP4_SVD", "FP8", None, ["NVFP4"]])
+def test_modelopt_holds_every_layer_of_mixed_ones_to_its_algorithms(tmp_path, algorithm):
+    folder = one(tmp_path, "nvfp4", "modelopt")
+    layers = {"b": {"quant_algo": "MXFP8"}, "a": {"quant_algo": algorithm}}
+    mixed = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    rewrite_json(folder / "config.json", lambda c: c["quantization_config"].update(mixed))
+    with pytest.raises(ValueError, match=r"quant_algo .* of a is not read: only NVFP4, W4A16"):
+        load(folder)
+
+
+def test_modelopt_layers_may_be_listed_in_the_side_file_alone(tmp_path):
+    folder = one(tmp_path, "nvfp4", "modelopt")
+    rewrite_json(
+        folder / "config.json",
+        lambda c: c["quantization_config"].update(quant_algo="MIXED_PRECISION"),
+    )
+    with pytest.raises(ValueError, match="'MIXED_PRECISION' without quantized_layers is not read"):
+        load(folder)
+    for algorithm, refusal in {"NVFP4": None, "NVFP4_AWQ": "'NVFP4_AWQ' of a is not read"}.items():
+        layers = {"a": {"quant_algo": algorithm}}
+        rewrite_json(
+            folder / "hf_quant_config.json",
+            lambda side, layers=layers: side["quantization"].update(quantized_layers=layers),
+        )
+        if refusal is None:
+            assert load(folder)["a.weight"].format == bs.NVFP4
+        else:
+            with pytest.raises(ValueError, match=refusal):
+                load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("l.experts.gate_up_proj_weight_scale", "fused experts, which ModelOpt packs along k"),
+        ("a.pre_quant_scale", "weights whose inputs are scaled column by column"),
+    ],
+)
+def test_modelopt_tensors_that_change_the_meaning_of_weights_are_refused(tmp_path, name, message):
+    folder = one(tmp_path, "nvfp4", "modelopt")
+    rewrite_tensors(folder / "model.safetensors", lambda t: t.update({name: torch.ones(64)}))
+    with pytest.raises(ValueError, match=f"{folder.name}: {name}: {message}.* not read"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ({"config_groups": {"R4": {"type": "hadamard"}}}, "transform_config .*R4.* is not read"),
+        ([1], "transform_config .* is not read"),
+        ({}, None),
+        ({"config_groups": {}}, None),
+        (None, None),
+    ],
+)
+def test_weights_for_transformed_activations_are_refused(tmp_path, transforms, message):
+    folder = one(tmp_path, "nvfp4", CT)
+    rewrite_json(
+        folder / "config.json",
+        lambda c: c["quantization_config"].update(transform_config=transforms),
+    )
+    if message is None:
+        assert load(folder)["a.weight"].format == bs.NVFP4
+    else:
+        with pytest.raises(ValueError, match=message):
+            load(folder)
+
+
 def bnb(tmp_path, state, **parts):
     text = json.dumps(state).encode() if isinstance(state, dict) else state
     tensors = {

@@ -229,6 +229,16 @@ def test_experts_one_by_one(tmp_path):
 
 NVFP4_LABEL = {"config_groups": {"0": {"format": "nvfp4-pack-quantized"}}}
 INT8_LABEL = {"config_groups": {"0": {"format": "int-quantized"}}}
+ROTATED = {"transform_config": {"config_groups": {"R4": {"type": "hadamard"}}}}
+
+
+def mixed(*algorithms):
+    layers = {f"l{i}": {"quant_algo": each} for i, each in enumerate(algorithms)}
+    return {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": layers,
+    }
 
 
 @pytest.mark.parametrize(
@@ -244,6 +254,10 @@ INT8_LABEL = {"config_groups": {"0": {"format": "int-quantized"}}}
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, None, True, None, False),
         ({"quant_method": "compressed-tensors", **NVFP4_LABEL}, None, True, None, True),
         ({"quant_method": "compressed-tensors", **INT8_LABEL}, None, True, None, False),
+        ({"quant_method": "compressed-tensors", **NVFP4_LABEL, **ROTATED}, None, True, None, False),
+        (mixed("NVFP4", "MXFP8"), None, True, None, True),
+        (mixed("NVFP4", "NVFP4_AWQ"), None, True, None, False),
+        (mixed(), None, True, None, False),
         ({"quant_method": "mxfp4"}, None, True, None, True),
         ({"quant_method": "gptq"}, "blockscale", True, True, False),
     ],

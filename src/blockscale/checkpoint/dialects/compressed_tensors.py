@@ -11,6 +11,7 @@ Static scales of NVFP4 activations are `input_global_scale` F32 [1], reciprocal 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -85,7 +86,7 @@ def recognises(files: Files) -> bool:
 
 
 def find(files: Files) -> list[Stored]:
-    _check_labels(files)
+    _check_description(files)
     found = []
     for entry in files.entries.values():
         module, _, role = entry.name.rpartition(".")
@@ -99,9 +100,28 @@ def find(files: Files) -> list[Stored]:
     return found
 
 
-def _check_labels(files: Files) -> None:
+def reads(described: Mapping[str, Any]) -> bool:
+    """Whether every group of layers has a format that is read here, and none is transformed."""
+    groups = (described.get("config_groups") or {}).values()
+    labels = {group.get("format") or described.get("format") for group in groups}
+    return bool(labels) and labels <= LABELS and not _transforms(described)
+
+
+def _transforms(described: Mapping[str, Any]) -> list[str]:
+    """The names of what is done to activations before a product, such as a rotation."""
+    found = described.get("transform_config")
+    found = found.get("config_groups", found) if isinstance(found, dict) else found
+    return list(found) if isinstance(found, dict) else [str(found)] if found else []
+
+
+def _check_description(files: Files) -> None:
     """Integers, per-tensor scales and sparsity share the file format and are not block-scaled."""
     config = files.config["quantization_config"]
+    if transforms := _transforms(config):
+        raise ValueError(
+            f"{files.path}: transform_config {', '.join(transforms):.80} is not read: its weights "
+            "belong to transformed activations, and here these stay as they are"
+        )
     groups = config.get("config_groups")
     if not isinstance(groups, dict) or not all(isinstance(g, dict) for g in groups.values()):
         raise ValueError(f"{files.path}: quantization_config has no config_groups")

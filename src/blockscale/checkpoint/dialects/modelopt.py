@@ -10,6 +10,7 @@ config.json.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -28,9 +29,14 @@ NAME = "modelopt"
 SHARES_TENSOR_SCALE = True
 _SIDE_FILE = "hf_quant_config.json"
 _MIXED = "MIXED_PRECISION"
-_ALGORITHMS = ("NVFP4", "W4A16_NVFP4", "MXFP8", _MIXED)
+ALGORITHMS = ("NVFP4", "W4A16_NVFP4", "MXFP8")
 _CODES = {NVFP4: torch.uint8, MXFP8: torch.float8_e4m3fn}
 _SCALES = {NVFP4: torch.float8_e4m3fn, MXFP8: torch.uint8}
+# Ends of names, and what has such tensors.
+_UNREAD = {
+    "_weight_scale": "fused experts, which ModelOpt packs along k and transposes,",
+    ".pre_quant_scale": "weights whose inputs are scaled column by column, as AWQ does,",
+}
 
 
 # --- reading ---
@@ -48,15 +54,40 @@ def _side_file(files: Files) -> dict[str, Any] | None:
 
 
 def find(files: Files) -> list[Stored]:
-    config = files.config.get("quantization_config") or _side_file(files)
-    algorithm = config.get("quant_algo") if isinstance(config, dict) else None
-    if algorithm not in _ALGORITHMS:
-        raise ValueError(
-            f"{files.path}: ModelOpt quant_algo {algorithm!r} is not read: only "
-            f"{', '.join(_ALGORITHMS)}"
-        )
+    _check_algorithms(files)
+    for name in files.entries:
+        for end, what in _UNREAD.items():
+            if name.endswith(end):
+                raise ValueError(f"{files.path}: {name}: {what} are not read")
     modules = (module_of(name) for name in files.entries if name.endswith(".weight_scale"))
     return [_find_weight(files, module) for module in modules]
+
+
+def algorithms(described: Mapping[str, Any]) -> dict[str, Any]:
+    """By layer where they are mixed; otherwise the one of all layers, under ""."""
+    layers = described.get("quantized_layers")
+    if described.get("quant_algo") != _MIXED or not isinstance(layers, dict) or not layers:
+        return {"": described.get("quant_algo")}
+    return {
+        layer: each.get("quant_algo") if isinstance(each, dict) else None
+        for layer, each in layers.items()
+    }
+
+
+def _check_algorithms(files: Files) -> None:
+    side = _side_file(files)
+    described = files.config.get("quantization_config") or side
+    described = described if isinstance(described, dict) else {}
+    if "quantized_layers" not in described and isinstance(side, dict):
+        described = {**described, "quantized_layers": side.get("quantized_layers")}
+    for layer, algorithm in algorithms(described).items():
+        if algorithm not in ALGORITHMS:
+            where = f" of {layer}" if layer else ""
+            hint = " without quantized_layers" if algorithm == _MIXED else ""
+            raise ValueError(
+                f"{files.path}: ModelOpt quant_algo {algorithm!r:.80}{where}{hint} is not read: "
+                f"only {', '.join(ALGORITHMS)}"
+            )
 
 
 def _find_weight(files: Files, module: str) -> Stored:

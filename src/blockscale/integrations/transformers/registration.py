@@ -22,7 +22,7 @@ from transformers.quantizers.auto import (
 )
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from blockscale.checkpoint.dialects.compressed_tensors import LABELS
+from blockscale.checkpoint.dialects import compressed_tensors
 from blockscale.models.pretrained.config import BlockscaleConfig
 from blockscale.models.pretrained.quantizer import BlockscaleQuantizer
 
@@ -52,11 +52,8 @@ class Choice:
 
 
 def _reads_compressed_tensors(config: Any) -> bool:
-    """Whether every group of layers has a format that is read here."""
-    described = config.to_dict()
-    groups = (described.get("config_groups") or {}).values()
-    labels = {group.get("format") or described.get("format") for group in groups}
-    return bool(labels) and labels <= LABELS
+    """Of transforms a config of transformers may say nothing: then opening the files refuses."""
+    return compressed_tensors.reads(config.to_dict())
 
 
 def _reads_mxfp4(config: Any) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blockscale.checkpoint.dialects.compressed_tensors import LABELS
+from blockscale.checkpoint.dialects import compressed_tensors, modelopt
 from blockscale.nn.labels import NAME
 
-_MODELOPT = ("NVFP4", "W4A16_NVFP4", "MXFP8", "MIXED_PRECISION")
 _GPT_OSS = ("mxfp4", "gpt_oss_mxfp4")
 
 
@@ -18,19 +17,17 @@ def readable(described: Mapping[str, Any], model_type: str = "") -> bool:
     if method == NAME:
         return True
     if method.startswith("modelopt"):
-        return _algorithm(described) in _MODELOPT
-    if method == "compressed-tensors":
-        groups = (described.get("config_groups") or {}).values()
-        labels = {group.get("format") or described.get("format") for group in groups}
-        return bool(labels) and labels <= LABELS
+        found = modelopt.algorithms(_modelopt_description(described)).values()
+        return all(str(each).upper() in modelopt.ALGORITHMS for each in found)
+    if method == compressed_tensors.NAME:
+        return compressed_tensors.reads(described)
     return method in _GPT_OSS and model_type == "gpt_oss"
 
 
-def _algorithm(described: Mapping[str, Any]) -> str:
+def _modelopt_description(described: Mapping[str, Any]) -> Mapping[str, Any]:
     """Older files have it one level below."""
     below = described.get("quantization")
-    found = described.get("quant_algo") or (isinstance(below, Mapping) and below.get("quant_algo"))
-    return str(found or "").upper()
+    return below if isinstance(below, Mapping) and not described.get("quant_algo") else described
 
 
 def claims(
