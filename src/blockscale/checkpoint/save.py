@@ -68,10 +68,11 @@ def save(
         (shard,) = plan_shards([_outlines(tensors, writer)], shard_size)
         _write(path.parent, Shard(path.name, shard.outlines), tensors, writer, metadata)
         return
-    written = {
-        CONFIG: {**(config or {}), **({DESCRIPTION: description.config} if quantized else {})}
-    }
-    _write_folder(path, tensors, writer, {**written, **description.files}, shard_size)
+    written = {CONFIG: dict(config or {})}
+    if quantized:
+        written[CONFIG][DESCRIPTION] = description.config
+        written |= description.files
+    _write_folder(path, tensors, writer, written, shard_size)
 
 
 def module_tensors(module: nn.Module) -> dict[str, QTensor | Tensor]:
