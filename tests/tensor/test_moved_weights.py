@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import blockscale as bs
+from blockscale.runtime import gpu
 from ways import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=str(MISSING))
@@ -143,6 +144,48 @@ def test_prepared_bytes_are_nobody_elses_and_frozen():
         assert not bs.quantize(torch.randn(N, K), bs.KBIT2).pack(layout).prepare().frozen
 
 
+@pytest.fixture
+def blackwell(monkeypatch):
+    """Weights here are prepared as for a GPU whose kernels leave the codes where they are."""
+    for module in ("tensor.qtensor", "nn.packed"):
+        monkeypatch.setattr(f"blockscale.{module}.device_of", lambda device: gpu("b200"))
+
+
+def addresses(q):
+    return {tensor.data_ptr() for tensor in q.tensors}
+
+
+def test_prepared_bytes_are_new_where_layouts_place_them_alike(blackwell):
+    q = bs.quantize(torch.randn(128, K), bs.NVFP4)
+    ready = q.prepare(x_format=bs.NVFP4)
+    assert ready.layout == q.pack("blocked").layout
+    assert ready.frozen
+    assert not addresses(q) & addresses(ready)
+    with torch.inference_mode():
+        assert not addresses(q) & addresses(q.prepare(x_format=bs.NVFP4))
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_module_copies_what_it_shares_once(blackwell, monkeypatch, inference):
+    with torch.inference_mode(inference):
+        given = bs.quantize(torch.randn(128, K), bs.NVFP4)
+    layer, clone, cloned = (
+        bs.nn.Linear.from_qtensor(given, x_format=bs.NVFP4),
+        torch.Tensor.clone,
+        [],
+    )
+
+    def counted(tensor, **named):
+        cloned.append(tensor)
+        return clone(tensor, **named)
+
+    monkeypatch.setattr(torch.Tensor, "clone", counted)
+    layer.prepare()
+    assert len(cloned) == 2  # codes and the tensor scale: blocked scales are new
+    assert not addresses(given) & addresses(layer.weight)
+    assert layer.weight.frozen
+
+
 def test_modules_freeze_what_they_pack():
     layer = bs.nn.Linear.from_linear(torch.nn.Linear(K, N), bs.NVFP4)
     assert not layer.weight.frozen  # the bytes may be somebody else's
@@ -163,5 +206,4 @@ def test_what_a_module_freezes_is_its_own():
     given = bs.quantize(torch.randn(N, K), bs.KBIT4)
     layer = bs.nn.Linear.from_qtensor(given)
     layer.prepare()
-    theirs = {tensor.data_ptr() for tensor in given.tensors}
-    assert not theirs & {tensor.data_ptr() for tensor in layer.weight.tensors}
+    assert not addresses(given) & addresses(layer.weight)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -199,7 +198,7 @@ class PackedModule(nn.Module):
                 if self._known(name).ready:
                     continue
                 refuse_capture(q.device)
-                ready, handover = _owned(q.prepare(x_format=self.x_format)).freeze(), None
+                ready, handover = q.prepare(x_format=self.x_format), None
                 if q.device.type == "cuda":
                     keep_until_read(q.tensors, q.device)
                     handover = Handover(ready.tensors, q.device)
@@ -329,13 +328,3 @@ def _move(part: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     if moved.dtype != torch.uint8:  # module.type(dtype) casts whatever it meets
         moved = raw.to(moved.device)
     return moved.view(part.dtype).reshape(part.shape)
-
-
-def _owned(packed: QTensor) -> QTensor:
-    """Packing makes new codes and scales; what it leaves may be somebody else's, who may write."""
-    scale, table = packed.tensor_scale, packed.codebook
-    return replace(
-        packed,
-        tensor_scale=None if scale is None else scale.clone(),
-        codebook=None if table is None else table.clone(),
-    )

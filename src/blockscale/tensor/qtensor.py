@@ -230,14 +230,27 @@ class QTensor:
         moved = self if device is None else self.to(device)
         x = None if x_format is None else activation_format(x_format)
         packed = moved.pack(ops.prepared_layout(self.format, device_of(moved.device), x))
-        if packed is moved or packed.codes.is_inference():
+        if packed is moved:
             return packed
-        scale, table = packed.tensor_scale, packed.codebook
+        if moved is self:
+            packed = self._copy_what_is_shared(packed)
+        return packed if packed.codes.is_inference() else packed.freeze()
+
+    def _copy_what_is_shared(self, packed: QTensor) -> QTensor:
+        """`packed` without memory of this tensor, whose bytes `pack` leaves where they are if both
+        layouts place them alike."""
+
+        def copied(part: Tensor | None, alike: bool = True) -> Any:
+            if part is None or not alike:
+                return part
+            return part.clone(memory_format=torch.contiguous_format)
+
         return replace(
             packed,
-            tensor_scale=None if scale is None else scale.clone(),
-            codebook=None if table is None else table.clone(),
-            frozen=True,
+            codes=copied(packed.codes, packed.layout.codes == self.layout.codes),
+            scale=copied(packed.scale, packed.layout.scales == self.layout.scales),
+            tensor_scale=copied(packed.tensor_scale),
+            codebook=copied(packed.codebook),
         )
 
     def to(self, device: torch.device | str) -> QTensor:
