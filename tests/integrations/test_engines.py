@@ -142,12 +142,33 @@ def test_fused_rows_of_any_formats_are_multiplied(formats):
     plain = [torch.randn(48, 64), torch.randn(32, 64)]
     pairs = zip(plain, formats, strict=True)
     weights = [each if format is None else bs.quantize(each, format) for each, format in pairs]
-    numbers = torch.cat([w if isinstance(w, torch.Tensor) else w.dequantize() for w in weights])
     layer = PackedLinear(weights)
     assert len(layer.qtensors()) == (2 if formats == ("nvfp4", "mxfp8") else 1)
+    check_product(layer, weights, x, bias)
+
+
+def check_product(layer, weights, x, bias):
+    """By float32 sums of 64 terms."""
+    numbers = torch.cat([w if isinstance(w, torch.Tensor) else w.dequantize() for w in weights])
     expected = x.double() @ numbers.double().T + bias.double()
     bound = 64 * 2**-24 * (x.abs().double() @ numbers.abs().double().T + bias.abs().double()) * 4
     assert ((layer(x, bias).double() - expected).abs() <= bound).all()
+
+
+def test_weights_with_codebooks_of_their_own_are_multiplied_apart():
+    """Neighbours that share a table are still one."""
+    plain = [torch.randn(16, 64) * scale + 0.1 * scale for scale in (1, 2, 3)]
+    first, other = (bs.fit_codebook(each, 4) for each in plain[:2])
+    assert first.codebook != other.codebook
+    tables = (first, first, other)
+    weights = [bs.quantize(each, table) for each, table in zip(plain, tables, strict=True)]
+    layer = PackedLinear(weights)
+    held = layer.qtensors()
+    assert [(name, each.shape[0]) for name, each in held.items()] == [
+        ("weight", 32),
+        ("weight1", 16),
+    ]
+    check_product(layer, weights, torch.randn(3, 64), torch.randn(48))
 
 
 def test_a_reload_keeps_the_memory():

@@ -17,8 +17,8 @@ from blockscale.tensor import QTensor, cat, linear
 class PackedLinear(PackedModule):
     """x @ weight.T + bias for rows that may be of several formats, or plain.
 
-    q, k and v of one format are one weight, with a tensor scale per row where theirs differ, and
-    one product. Others are multiplied one after the other.
+    q, k and v of one format and codebook are one weight, with a tensor scale per row where theirs
+    differ, and one product. Others are multiplied one after the other.
     """
 
     def __init__(
@@ -51,16 +51,20 @@ class PackedLinear(PackedModule):
 
 
 def _joined(weights: Sequence[QTensor | Tensor]) -> Iterator[QTensor | Tensor]:
-    """Neighbours of one format as one."""
-    for spec, members in groupby(weights, key=_spec):
-        if spec is None:
+    """Neighbours that `cat` puts together as one."""
+    for kind, members in groupby(weights, key=_kind):
+        if kind is None:
             yield torch.cat([each for each in members if isinstance(each, Tensor)])
         else:
             yield cat([each for each in members if isinstance(each, QTensor)])
 
 
-def _spec(weight: QTensor | Tensor) -> str | None:
-    return weight.format.spec if isinstance(weight, QTensor) else None
+def _kind(weight: QTensor | Tensor) -> tuple[str, tuple[float, ...]] | None:
+    """A format without its codebook, and the codebook, of which a tensor has one."""
+    if not isinstance(weight, QTensor):
+        return None
+    table = () if weight.codebook is None else tuple(weight.codebook.tolist())
+    return weight.format.spec, table
 
 
 class Memory:
