@@ -1,4 +1,7 @@
-"""What the native CPU library takes: the structs of csrc/abi.h, field by field, and its numbers."""
+"""What the native CPU library takes: the structs of csrc/abi.h, field by field, and its numbers.
+
+tests/native/test_abi.py compiles the header to hold both to each other.
+"""
 
 from __future__ import annotations
 
