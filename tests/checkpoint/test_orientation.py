@@ -27,8 +27,9 @@ def experts():
     }
 
 
-def convert(tmp_path, model_type, format, **settings):
-    source = write_model(tmp_path / "source", experts(), model_type=model_type)
+def convert(tmp_path, model_type, format, tensors=None, text=None, **settings):
+    config = {"model_type": model_type} | ({"text_config": {"model_type": text}} if text else {})
+    source = write_model(tmp_path / "source", tensors or experts(), **config)
     plan = plan_conversion(source, Settings(bs.format(format), scale="absmax", **settings))
     run_plan(plan, tmp_path / "q")
     return plan, tmp_path / "q"
@@ -46,6 +47,31 @@ def test_blocks_run_along_k(model_type, format, tmp_path):
     assert found[DOWN] == bs.quantize(stored[DOWN].mT.contiguous(), format)
     assert torch.equal(found[BIAS], bias)
     assert isinstance(found["l.attn.weight"], bs.QTensor)
+
+
+@pytest.mark.parametrize("inner", [16, INNER, 48])  # 2 * INNER is H: gate_up_proj is square
+@pytest.mark.parametrize("transposed", [False, True])
+def test_shapes_tell_the_orientation(tmp_path, inner, transposed):
+    """Published files of Qwen3-VL are [e, k, n], and transformers writes [e, n, k]."""
+    torch.manual_seed(0)
+    weights = {GATE_UP: torch.randn(E, 2 * inner, H), DOWN: torch.randn(E, H, inner)}
+    stored = {name: w.mT.contiguous() if transposed else w for name, w in weights.items()}
+    found = bs.load(convert(tmp_path, "qwen3_vl_moe", "nvfp4", stored)[1])
+    assert found == {name: bs.quantize(w, bs.NVFP4) for name, w in weights.items()}
+
+
+@pytest.mark.parametrize("missing", [GATE_UP, DOWN])
+@pytest.mark.parametrize("text", ["llama4_text", "openai_privacy_filter"])
+def test_the_language_model_tells_the_orientation_of_one_weight(tmp_path, missing, text):
+    stored = {name: value for name, value in experts().items() if name != missing}
+    found = bs.load(convert(tmp_path, "internvl", "nvfp4", stored, text)[1])
+    (other,) = {GATE_UP, DOWN} - {missing}
+    assert found[other] == bs.quantize(stored[other].mT.contiguous(), bs.NVFP4)
+
+
+def test_gate_and_up_in_turn_within_a_model_that_sees(tmp_path):
+    found = bs.load(convert(tmp_path, "internvl", "nvfp4", text="gpt_oss")[1])
+    assert torch.equal(found[BIAS], torch.cat([experts()[BIAS][:, i::2] for i in (0, 1)], 1))
 
 
 def test_mxfp4_of_gpt_oss_is_written_as_it_is_published(tmp_path):

@@ -173,6 +173,51 @@ def test_what_does_not_fit_is_kept_and_said(tmp_path):
         assert value == bs.quantize(tensors[name], bs.NVFP4, scale="mse")
 
 
+def test_embeddings_of_encoders_and_decoders_are_kept(tmp_path):
+    """BART and T5 call theirs `shared`; shared experts are linear layers."""
+    attention = "encoder.block.0.layer.0.SelfAttention"
+    tensors = {
+        "shared.weight": torch.randn(32, 64),
+        "model.shared.weight": torch.randn(32, 64),
+        f"{attention}.relative_attention_bias.weight": torch.randn(32, 16),
+        f"{attention}.q.weight": torch.randn(64, 64),
+        "l.mlp.shared_expert.up_proj.weight": torch.randn(64, 64),
+        "l.mlp.shared_experts.up_proj.weight": torch.randn(64, 64),
+        "l.shared_head.weight": torch.randn(64, 64),
+    }
+    source = write_model(tmp_path / "source", tensors)
+    run(source, tmp_path / "out", "--format", "nvfp4")
+    assert list(quantised(tmp_path / "out")) == sorted(list(tensors)[3:])
+
+
+@pytest.mark.parametrize("embedding", ["shared", "model.shared", "model.embed_tokens"])
+def test_a_tied_head_is_called_plain(tmp_path, embedding):
+    tensors = {f"{embedding}.weight": torch.randn(32, 64), "l.q.weight": torch.randn(64, 64)}
+    source = write_model(tmp_path / "source", tensors)
+    run(source, tmp_path / "out", "--format", "nvfp4")
+    described = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert described["quantization_config"]["ignore"] == [embedding, "lm_head"]
+
+
+FUSED = {"l.mlp.experts.gate_up_proj": (4, 64, 32), "l.mlp.experts.down_proj": (4, 32, 32)}
+GRANITE = {"l.moe.input_linear.weight": (4, 64, 32), "l.moe.output_linear.weight": (4, 32, 32)}
+
+
+@pytest.mark.parametrize("shapes", [FUSED, GRANITE])
+@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
+def test_fused_experts_that_stay_plain_are_called_so(tmp_path, dialect, shapes):
+    """By their module, and by the first expert's layers, after which vLLM looks."""
+    tensors = {name: torch.randn(shape) for name, shape in shapes.items()}
+    tensors |= {"l.o_proj.weight": torch.randn(64, 64), "l.conv.weight": torch.randn(64, 1, 4)}
+    source = write_model(tmp_path / "source", tensors)
+    run(source, tmp_path / "out", "--format", "nvfp4", "--dialect", dialect)
+    described = json.loads((tmp_path / "out" / "config.json").read_text())
+    experts = "l.mlp.experts" if shapes is FUSED else "l.moe.experts"
+    layers = {f"{experts}.0.{part}_proj" for part in ("gate", "up", "down")}
+    assert set(described["quantization_config"]["ignore"]) == {experts, *layers}
+    assert len(described["quantization_config"]["ignore"]) == 4
+
+
 def test_a_model_of_which_nothing_is_quantised_says_why(tmp_path, monkeypatch, capsys):
     tensors = {"h.0.attn.c_attn.weight": torch.randn(64, 96), "h.0.ln_1.weight": torch.ones(64)}
     source = write_model(tmp_path / "source", tensors, model_type="gpt2")
@@ -182,9 +227,17 @@ def test_a_model_of_which_nothing_is_quantised_says_why(tmp_path, monkeypatch, c
     assert "kept, no matrix: h.0.ln_1.weight" in err
 
 
-def test_transposed_matrices_are_kept(tmp_path):
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "gpt2"},
+        {"model_type": "openai-gpt"},
+        {"model_type": "vision-encoder-decoder", "decoder": {"model_type": "gpt2"}},
+    ],
+)
+def test_transposed_matrices_are_kept(tmp_path, config):
     tensors = {"h.0.mlp.c_fc.weight": torch.randn(64, 32), "a.lin.weight": torch.randn(8, 64)}
-    source = write_model(tmp_path / "source", tensors, model_type="gpt2")
+    source = write_model(tmp_path / "source", tensors, **config)
     out = run(source, tmp_path / "out", "--format", "kbit4").output
     assert "kept, this model stores it as [k, n]: h.0.mlp.c_fc.weight" in out
 

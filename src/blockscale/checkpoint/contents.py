@@ -2,7 +2,8 @@
 
 Dialects of the ecosystem say "all linear layers but these are quantised". A loader applies that to
 the modules of a model, not to the tensors of a file, so a linear layer that stores nothing has to
-be named too: a head that is tied to the embedding.
+be named too: a head that is tied to the embedding. So have the linear layers that stand for fused
+experts, where these are plain.
 """
 
 from __future__ import annotations
@@ -21,18 +22,41 @@ _TIED_HEADS = {
     "cls.predictions.decoder": "cls.predictions.transform.",  # BERT
     "proj_out": "model.encoder.conv1.",  # Whisper
 }
+_SHARED = "shared.weight"  # the embedding of an encoder and its decoder: T5, BART
+# Fused experts by the end of their names, and the linear layers that each of them has in engines.
+_EXPERTS = {
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "gate_proj": ("gate_proj",),
+    "up_proj": ("up_proj",),
+    "down_proj": ("down_proj",),
+    "input_linear": ("gate_proj", "up_proj"),  # GraniteMoE
+    "output_linear": ("down_proj",),
+}
 
 
 def contents_of(formats: Mapping[str, Format], plain: Mapping[str, tuple[int, ...]]) -> Contents:
     """From the formats of quantised tensors and the shapes of plain ones, by name."""
-    kept = [module_of(n) for n, shape in plain.items() if n.endswith(".weight") and len(shape) == 2]
+    kept = [module for name, shape in plain.items() for module in _modules_of(name, shape)]
+    kept += _tied_heads([*formats, *plain])
     static = frozenset(module_of(name) for name in plain if name.endswith(".input_scale"))
-    return Contents(formats, [*kept, *_tied_heads([*formats, *plain])], static)
+    return Contents(formats, list(dict.fromkeys(kept)), static)
+
+
+def _modules_of(name: str, shape: tuple[int, ...]) -> list[str]:
+    """Those that a loader could expect to be quantised, as a plain tensor of theirs is not."""
+    if len(shape) == 2 and name.endswith(".weight"):
+        return [module_of(name)]
+    layer, _, part = name.removesuffix(".weight").rpartition(".")
+    if len(shape) != 3 or part not in _EXPERTS:
+        return []
+    experts = layer if layer.endswith("experts") else f"{layer}.experts"
+    # vLLM takes the layers of the first expert for those of all
+    return [experts, *(f"{experts}.0.{each}" for each in _EXPERTS[part])]
 
 
 def _tied_heads(names: list[str]) -> list[str]:
     """Of a model with an embedding: the heads that it may have and that store no weight."""
-    if not any("embed" in name or name.endswith("wte.weight") for name in names):
+    if not any("embed" in name or name.endswith(("wte.weight", _SHARED)) for name in names):
         return []
     return [
         head

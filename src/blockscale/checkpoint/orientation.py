@@ -1,8 +1,10 @@
 """Weights that models store otherwise than [n, k], turned into what this library quantises.
 
-GPT-OSS and Llama 4 keep their 16-bit experts as [e, k, n], so that blocks along the last axis would
-run along the wrong one. GPT-OSS also lays gate and up rows in turn, in weights and biases. Nothing
-in the files says so: it is known from the `model_type` of config.json.
+Some models keep their 16-bit experts as [e, k, n], so that blocks along the last axis would run
+along the wrong one, and files of Qwen3-VL exist in both orientations. The shapes of gate_up_proj
+and down_proj together say which it is: n = 2i and k = h of the one, n = h and k = i of the other.
+Where one of them is missing it is known from the `model_type` of config.json. GPT-OSS also lays
+gate and up rows in turn, in weights and biases, which no shape says.
 
 Quantised experts are [e, n, k] with all gate rows before all up rows, whatever they came from.
 """
@@ -10,7 +12,7 @@ Quantised experts are [e, n, k] with all gate rows before all up rows, whatever 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -18,32 +20,28 @@ from typing import Any
 from torch import Tensor
 
 from blockscale.checkpoint.dialects.parts import gate_before_up
-from blockscale.checkpoint.stored import Parts, Stored
+from blockscale.checkpoint.stored import Parts, Stored, module_of
 
 _GATE_UP, _DOWN = "*.experts.gate_up_proj", "*.experts.down_proj"
 _BIAS = "_bias"
+_TRANSPOSED = {"gpt_oss", "llama4", "llama4_text", "openai_privacy_filter"}
+_IN_TURN = {"gpt_oss"}
 
 
-@dataclass(frozen=True)
-class _Orientation:
-    """Of experts that are stored as [e, k, n]."""
-
-    interleaved: bool  # gate and up in turn
-
-
-_EXPERTS = {
-    "gpt_oss": _Orientation(interleaved=True),
-    "llama4": _Orientation(interleaved=False),
-    "llama4_text": _Orientation(interleaved=False),
-}
+def model_types(config: Mapping[str, Any]) -> set[str]:
+    """Of a model, and of the language model within one that sees or hears."""
+    configs = (config, config.get("text_config"), config.get("decoder"))
+    return {each.get("model_type", "") for each in configs if isinstance(each, Mapping)}
 
 
 def as_weights(tensors: Mapping[str, Stored], config: Mapping[str, Any]) -> dict[str, Stored]:
     """The tensors of a checkpoint, experts as [e, n, k]; what is quantised already is so."""
-    found = _EXPERTS.get(config.get("model_type", ""))
-    if found is None:
-        return dict(tensors)
-    return {name: _turned(stored, found) for name, stored in tensors.items()}
+    types = model_types(config)
+    in_turn = bool(types & _IN_TURN)
+    return {
+        name: _turned(stored, _is_transposed(stored, tensors, types), in_turn)
+        for name, stored in tensors.items()
+    }
 
 
 def as_written(
@@ -56,21 +54,39 @@ def as_written(
     }
 
 
-def _turned(stored: Stored, orientation: _Orientation) -> Stored:
-    if stored.format is not None:
-        return stored
-    is_gate_up = fnmatchcase(stored.name, _GATE_UP)
-    if len(stored.shape) == 3 and (is_gate_up or fnmatchcase(stored.name, _DOWN)):
-        e, k, n = stored.shape
-        in_turn = orientation.interleaved and is_gate_up
-        return replace(stored, shape=(e, n, k), assemble=partial(_turn, in_turn))
-    if orientation.interleaved and fnmatchcase(stored.name, _GATE_UP + _BIAS):
+def _turned(stored: Stored, transposed: bool, in_turn: bool) -> Stored:
+    if in_turn and fnmatchcase(stored.name, _GATE_UP + _BIAS):
         return replace(stored, assemble=_bias_gate_before_up)
-    return stored
+    in_turn = in_turn and fnmatchcase(stored.name, _GATE_UP)
+    if not _is_experts(stored) or not (transposed or in_turn):
+        return stored
+    e, *matrix = stored.shape
+    shape = (e, *(reversed(matrix) if transposed else matrix))
+    return replace(stored, shape=shape, assemble=partial(_turn, transposed, in_turn))
 
 
-def _turn(in_turn: bool, parts: Parts) -> Tensor:
-    weight = parts[""].mT
+def _is_experts(stored: Stored) -> bool:
+    """And plain."""
+    if stored.format is not None or len(stored.shape) != 3:
+        return False
+    return any(fnmatchcase(stored.name, each) for each in (_GATE_UP, _DOWN))
+
+
+def _is_transposed(stored: Stored, tensors: Mapping[str, Stored], types: set[str]) -> bool:
+    """Whether experts are stored as [e, k, n]: by both their shapes, or else by their model."""
+    if not _is_experts(stored):
+        return False
+    layer = module_of(stored.name)
+    gate_up, down = (tensors.get(f"{layer}.{each}") for each in ("gate_up_proj", "down_proj"))
+    if gate_up and down and _is_experts(gate_up) and _is_experts(down):
+        (_, *rows), (_, n, k) = gate_up.shape, down.shape
+        if rows in ([2 * k, n], [k, 2 * n]):
+            return rows == [k, 2 * n]
+    return bool(types & _TRANSPOSED)
+
+
+def _turn(transposed: bool, in_turn: bool, parts: Parts) -> Tensor:
+    weight = parts[""].mT if transposed else parts[""]
     return (gate_before_up(weight, -2) if in_turn else weight).contiguous()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from blockscale.checkpoint.dialects import WritableDialect
+from blockscale.checkpoint.orientation import model_types
 from blockscale.checkpoint.stored import Stored, module_of
 from blockscale.formats import NVFP4, Format
 from blockscale.layouts import canonical
@@ -28,6 +29,8 @@ _NOT_LINEAR = (
     "*wte.weight",
     "*wpe.weight",
     "shared.weight",
+    "*.shared.weight",
+    "*relative_attention_bias.weight",
     "*lm_head*",
     "*.score.weight",
     "*classifier*",
@@ -44,10 +47,9 @@ _EXPERTS = (
     "*.block_sparse_moe.input_linear.weight",  # GraniteMoE: gate and up
     "*.block_sparse_moe.output_linear.weight",
 )
-# Models that store these as [k, n]; blocks would run along the wrong axis.
-_TRANSPOSED = {
-    "gpt2": ("*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight"),
-}
+# What models with Conv1D of transformers store as [k, n]; blocks would run along the wrong axis.
+_CONV1D_MODELS = {"gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp"}
+_CONV1D = ("*.c_attn.weight", "*.q_attn.weight", "*.c_proj.weight", "*.c_fc.weight")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def choose(
         refusals = [dialect.refuses(s.name, format, s.shape) for s in weights]
         if refusals and all(refusals):
             raise ValueError(f"{refusals[0]}; the blockscale dialect holds every format and shape")
-    transposed = _TRANSPOSED.get(config.get("model_type", ""), ())
+    transposed = _CONV1D if model_types(config) & _CONV1D_MODELS else ()
     choices = {
         name: _choose_one(stored, default, rules, dialect, transposed)
         for name, stored in tensors.items()
