@@ -123,6 +123,28 @@ def test_gradients_pass_through_tensor_scales_per_row():
     assert ((x.grad - wanted).abs() <= roundings(2 * (8 + 8), mass)).all()
 
 
+def test_tensor_scales_per_row_train_after_a_call_in_inference_mode():
+    whole = bs.quantize(torch.randn(8, 64), bs.NVFP4, tensor_scale="row")
+    x, twin = (torch.ones(3, 64, requires_grad=True) for _ in range(2))
+    with torch.inference_mode():
+        bs.matmul(x, whole)
+    bs.matmul(x, whole).sum().backward()
+    bs.matmul(twin, whole.clone()).sum().backward()
+    assert torch.equal(x.grad, twin.grad)
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.float16])
+def test_what_is_explained_of_tensor_scales_per_row_is_what_runs(out_dtype):
+    """A kernel's product in float32: tuned for another one, it would not be found."""
+    whole = bs.quantize(torch.randn(8, 64), bs.NVFP4, tensor_scale="row").prepare()
+    x = torch.randn(3, 64).bfloat16()
+    bs.linear(x, whole, torch.randn(8).bfloat16(), out_dtype=out_dtype)
+    (plan,) = whole.plans.values()
+    assert bs.explain(x, whole, out_dtype=out_dtype).problem == plan.product.problem
+    tuned = bs.tune(x, whole, out_dtype=out_dtype, store=False)
+    assert tuned.problem == plan.product.problem
+
+
 def test_parts_of_no_tensor_are_refused():
     a, b = quantized(bs.NVFP4), bs.quantize(torch.randn(6, 256) * 3, bs.NVFP4)
     with pytest.raises(ValueError, match=r"different tensor scales .* one tensor_scale="):

@@ -32,7 +32,9 @@ def without_row_scales(w: QTensor) -> QTensor:
     if torch.compiler.is_compiling():
         return _unscaled(w)
     if _UNSCALED not in w.__dict__:
-        w.__dict__[_UNSCALED] = _unscaled(w)
+        # Made in the caller's inference mode it could never take part in training.
+        with torch.inference_mode(mode=False):
+            w.__dict__[_UNSCALED] = _unscaled(w)
     kept: QTensor = w.__dict__[_UNSCALED]
     return kept
 
@@ -78,10 +80,14 @@ class RowScaledPlan:
         return torch.add(y, _columns(biases[0]), out=out)
 
 
+def unscaled_call(call: ops.MatmulCall) -> ops.MatmulCall:
+    """The product that a kernel makes: without the bias, in float32."""
+    return replace(call, biases=[None], out_dtype=torch.float32)
+
+
 def plan_row_scaled(call: ops.MatmulCall, w: QTensor, frozen: bool) -> RowScaledPlan | None:
     """call   of the weight without its tensor scales, checked"""
-    bare = replace(call, biases=[None], out_dtype=torch.float32)
-    product = ops.make_plan(bare, (), frozen)
+    product = ops.make_plan(unscaled_call(call), (), frozen)
     if product is None or w.tensor_scale is None:
         return None
     return RowScaledPlan(product, w.tensor_scale, call.out_dtype)

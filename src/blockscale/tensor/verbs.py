@@ -11,7 +11,7 @@ from blockscale.numerics import Activation
 from blockscale.tensor.call import describe_call
 from blockscale.tensor.plan_cache import replay_call
 from blockscale.tensor.qtensor import QTensor
-from blockscale.tensor.row_scales import without_row_scales
+from blockscale.tensor.row_scales import has_row_scales, unscaled_call, without_row_scales
 from blockscale.tensor.run import run
 
 
@@ -203,13 +203,15 @@ def _checked_call(
 ) -> ops.MatmulCall:
     """What `explain` and `tune` are asked about.
 
-    Of a weight with tensor scales per row it is the product that a kernel makes.
+    Of a weight with tensor scales per row it is the product that a kernel makes, in float32.
     """
-    if up is None and group_sizes is None and isinstance(w, QTensor):
-        w = without_row_scales(w)
+    is_row_scaled = (
+        up is None and group_sizes is None and isinstance(w, QTensor) and has_row_scales(w)
+    )
+    weight = without_row_scales(w) if is_row_scaled else w
     call = describe_call(
         x,
-        [w] if up is None else [w, up],
+        [weight] if up is None else [weight, up],
         [None] if up is None else [None, None],
         group_sizes=group_sizes,
         activation=None if up is None else activation,
@@ -217,7 +219,7 @@ def _checked_call(
         out_dtype=out_dtype,
     )
     call.validate()
-    return call
+    return unscaled_call(call) if is_row_scaled else call
 
 
 def _present(group_sizes: Tensor) -> Tensor:
