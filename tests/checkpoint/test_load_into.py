@@ -185,3 +185,65 @@ def test_missing_experts_are_named(tmp_path):
         bs.load_into(mixture(), tmp_path / "y")
     with pytest.raises(ValueError, match="the model has none there"):
         bs.load_into(Toy(), tmp_path / "y")
+
+
+class Expert(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_proj = nn.Linear(64, 32)
+        self.up_proj = nn.Linear(64, 32)
+        self.down_proj = nn.Linear(32, 64)
+
+
+def apart():
+    """Experts that are modules of their own, as models write them that are not fused."""
+    return nn.ModuleDict({"m": nn.ModuleDict({"experts": nn.ModuleList([Expert(), Expert()])})})
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_experts_in_a_list_come_back_from_a_saved_model(tmp_path, quantised):
+    model, fresh = apart(), apart()
+    bs.quantize_(model, "nvfp4")
+    if quantised:
+        bs.quantize_(fresh, "nvfp4")
+    bs.save(model, tmp_path / "x")
+    bs.load_into(fresh, tmp_path / "x")
+    x = torch.randn(5, 64)
+    for ours, saved in zip(fresh["m"]["experts"], model["m"]["experts"], strict=True):
+        assert ours.down_proj.weight == saved.down_proj.weight
+        assert torch.equal(ours.up_proj(x), saved.up_proj(x))
+
+
+# --- scales of activations ---
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.k_proj = nn.Linear(64, 64, bias=False)
+        self.v_proj = nn.Linear(64, 64, bias=False)
+
+
+@pytest.mark.parametrize("place", ["{0}_proj.{0}_scale", "{0}_scale"])  # ModelOpt's, and others'
+def test_scales_of_a_quantised_cache_are_not_used_and_named(tmp_path, place, capsys):
+    weights = {
+        f"{each}_proj.weight": bs.quantize(torch.randn(64, 64), "nvfp4", tensor_scale=0.01)
+        for each in "kv"
+    }
+    inputs = {f"{each}_proj.input_scale": torch.ones(()) for each in "kv"}
+    cache = {place.format(each): torch.ones(()) for each in "kv"}
+    bs.save({**weights, **inputs, **cache}, tmp_path / "x", dialect="modelopt")
+    model = Attention()
+    bs.load_into(model, tmp_path / "x")
+    assert model.k_proj.weight == weights["k_proj.weight"]
+    assert f"not used: {', '.join(sorted(cache))}" in capsys.readouterr().err
+
+
+def test_a_scale_that_the_model_has_is_loaded(tmp_path):
+    model, fresh = Attention(), Attention()
+    for each, value in ((model, 3.0), (fresh, 0.0)):
+        each.k_scale = nn.Parameter(torch.tensor(value))
+    bs.quantize_(model, "mxfp8")
+    bs.save(model, tmp_path / "x")
+    bs.load_into(fresh, tmp_path / "x")
+    assert fresh.k_scale == 3

@@ -2,11 +2,13 @@
 
 Linear layers become `bs.nn.Linear`, fused experts become `bs.nn.Experts`. Checkpoints name experts
 in three ways, and all are read: fused (`experts.gate_up_proj`, `experts.down_proj`), one by one
-(`experts.7.up_proj.weight`), and as `bs.nn.Experts` saves itself (`experts.gate`).
+(`experts.7.up_proj.weight`), and as `bs.nn.Experts` saves itself (`experts.gate`). Experts that are
+linear layers in the model too, in an `nn.ModuleList`, are loaded as such.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +25,15 @@ from blockscale.nn.sharding import Sharding
 from blockscale.numerics import Activation
 from blockscale.tensor import QTensor
 
+logger = logging.getLogger(__name__)
+
 _ONE_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 EXPERT_ROLES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"} | {
     "w1": "gate",
     "w3": "up",
     "w2": "down",
 }
+_CACHE_SCALES = ("k_scale", "v_scale")  # of quantised key-value caches
 _MOST_NAMES = 4
 
 
@@ -37,11 +42,13 @@ def load_into(model: nn.Module, path: str | Path) -> None:
 
     The names in the checkpoint must be those of the model. Layers on the meta device are filled
     too, so a large model can be built there first. The model is changed only if everything fits.
+    Scales of a quantised key-value cache are not used, which a warning says.
     """
     tensors = load(path)
     plain = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
     quantized = {name: value for name, value in tensors.items() if isinstance(value, QTensor)}
     swaps = make_twins(model, quantized, plain)
+    _drop_cache_scales(model, plain)
     state = _plain_state(model, plain, swaps)
     for name, twin in swaps.items():
         parent, _, child = name.rpartition(".")
@@ -66,11 +73,12 @@ def make_twins(
     shardings   by role, where the quantised tensors are this rank's parts of one layer's weights
     """
     shared = shardings or {}
+    modules = dict(model.named_modules())
     twins: dict[str, Linear | Experts] = {}
-    for module, parts in _experts(quantized, plain).items():
-        twins[module] = _make_experts(model, module, parts, plain, x_format, shared)
+    for module, parts in _experts(modules, quantized, plain).items():
+        twins[module] = _make_experts(modules, module, parts, plain, x_format, shared)
     for name in list(quantized):
-        linear = _make_linear(model, name, quantized.pop(name), plain, x_format, shared)
+        linear = _make_linear(modules, name, quantized.pop(name), plain, x_format, shared)
         twins[name.removesuffix(".weight")] = linear
     return twins
 
@@ -79,7 +87,7 @@ def make_twins(
 
 
 def _make_linear(
-    model: nn.Module,
+    modules: Mapping[str, nn.Module],
     name: str,
     q: QTensor,
     plain: dict[str, Tensor],
@@ -87,7 +95,7 @@ def _make_linear(
     shardings: Mapping[str, Sharding],
 ) -> Linear:
     module = name.removesuffix(".weight")
-    there = _submodule(model, module)
+    there = modules.get(module)
     if not name.endswith(".weight") or not isinstance(there, (nn.Linear, Linear)):
         kind = type(there).__name__ if there is not None else "nothing"
         raise ValueError(f"load_into: {name} is quantised, but the model has {kind} of this name")
@@ -111,13 +119,15 @@ def _make_linear(
 
 
 def _experts(
-    quantized: dict[str, QTensor], plain: dict[str, Tensor]
+    modules: Mapping[str, nn.Module], quantized: dict[str, QTensor], plain: dict[str, Tensor]
 ) -> dict[str, dict[str, QTensor]]:
     """Module -> its gate, up and down, which are taken out of `quantized`."""
     single: dict[tuple[str, str], dict[int, QTensor]] = {}
     found: dict[str, dict[str, QTensor]] = {}
     for name in list(quantized):
         module, _, leaf = name.rpartition(".")
+        if isinstance(modules.get(module), (nn.Linear, Linear)):
+            continue
         if match := _ONE_EXPERT.fullmatch(name):
             module, number, projection = match.groups()
             role = EXPERT_ROLES.get(projection, projection)
@@ -155,14 +165,14 @@ def stack_experts(name: str, experts: Mapping[int, QTensor]) -> QTensor:
 
 
 def _make_experts(
-    model: nn.Module,
+    modules: Mapping[str, nn.Module],
     name: str,
     parts: Mapping[str, QTensor],
     plain: dict[str, Tensor],
     x_format: Format | str | None,
     shardings: Mapping[str, Sharding],
 ) -> Experts:
-    there = _submodule(model, name)
+    there = modules.get(name)
     if there is None or not (isinstance(there, Experts) or is_fused(there)):
         raise ValueError(f"load_into: {name} are quantised experts, and the model has none there")
     if parts.keys() != {"gate", "up", "down"}:
@@ -209,6 +219,17 @@ def _biases(name: str, plain: dict[str, Tensor], device: torch.device) -> list[T
 # --- everything else ---
 
 
+def _drop_cache_scales(model: nn.Module, plain: dict[str, Tensor]) -> None:
+    """Caches are not quantised here; a model that has such a tensor of its own gets it."""
+    wanted = model.state_dict().keys()
+    unused = [name for name in plain if name.rpartition(".")[2] in _CACHE_SCALES]
+    unused = [name for name in unused if name not in wanted]
+    for name in unused:
+        del plain[name]
+    if unused:
+        logger.warning("not used: %s", _some(unused))
+
+
 def _plain_state(
     model: nn.Module, plain: Mapping[str, Tensor], swaps: Mapping[str, nn.Module]
 ) -> dict[str, Tensor]:
@@ -245,10 +266,6 @@ def _like(value: Tensor, wanted: Tensor) -> Tensor:
     """In the dtype and on the device of the model, and a parameter where that is one."""
     moved = value.to(wanted.dtype).to(_real(wanted.device))
     return nn.Parameter(moved, wanted.requires_grad) if isinstance(wanted, nn.Parameter) else moved
-
-
-def _submodule(model: nn.Module, name: str) -> nn.Module | None:
-    return dict(model.named_modules()).get(name)
 
 
 def _device(module: nn.Module) -> torch.device:
