@@ -88,8 +88,13 @@ def _draw_one(order: random.Random, kinds: dict[tuple[str, str], int]) -> Proble
 
 def problem(name: str, verb: str, m: int, n: int, k: int, groups: int) -> Problem:
     format = format_named(name)
-    gated, ragged = verb == "gated", verb == "experts"
-    verbs = {"gated": "gated_matmul", "experts": "grouped_matmul", "gradient": "input_grad"}
+    gated, ragged = verb.startswith("gated"), verb.endswith("experts")
+    verbs = {
+        "gated": "gated_matmul",
+        "experts": "grouped_matmul",
+        "gated experts": "grouped_gated_matmul",
+        "gradient": "input_grad",
+    }
     return Problem(
         verb=verbs.get(verb, "matmul"),
         m=m,
@@ -170,7 +175,8 @@ def time_all(asked: Problem, within: float = inf) -> dict[str, Any]:
 
 
 def described(asked: Problem) -> dict[str, Any]:
-    verb = "gated" if asked.gated else "experts" if asked.ragged else "plain"
+    of = {(True, False): "gated", (False, True): "experts", (True, True): "gated experts"}
+    verb = of.get((asked.gated, asked.ragged), "plain")
     verb = "gradient" if asked.verb == "input_grad" else verb
     verb = "batch" if verb == "plain" and asked.groups > 1 else verb
     facts = {name: getattr(asked, name) for name in ("m", "n", "k", "groups")}

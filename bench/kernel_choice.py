@@ -2,14 +2,16 @@
 
     python -m bench.kernel_choice rows --seed 1 sweep.jsonl      # on a Hopper GPU
     python -m bench.kernel_choice groups --seed 1 sweep.jsonl
+    python -m bench.kernel_choice experts --seed 1 sweep.jsonl
     python -m bench.kernel_choice rows --seed 1 --compile        # anywhere: fills the cubin cache
 
 A draw is fixed by its seed. `rows` are plain and gated products of 34 to 180 rows. `groups` are of
 unequal sizes, which no choice knows: the four groupings of the NVFP4 contest, then groups whose
 shares of the rows spread by a quarter, a half or four fifths of their mean; what the models assume
-of sizes, kernels/matmul/fragments/groups.py says. Of each problem those configs of the Hopper GEMM
-are timed that are predicted to be fast, without the sizes and with them, and the first three of the
-stream kernel.
+of sizes, kernels/matmul/fragments/groups.py says. `experts` are many groups of 6 to 90 rows, gated
+and not, of which three in four have rows that fall on them at random. Of each problem those configs
+of the Hopper GEMM are timed that are predicted to be fast, without the sizes and with them, and the
+first three of the stream kernel.
 """
 
 from __future__ import annotations
@@ -93,6 +95,26 @@ def _drawn_groups(order: random.Random) -> Iterator[Asked]:
         format = order.choice(("nvfp4", "nvfp4", "kbit4"))
         asked = problem(format, "experts", m, n, k, groups)
         if _LEAST_FLOPS < asked.flops < _MOST_FLOPS and groups * n * k < _MOST_WEIGHTS:
+            yield Asked(asked, tuple(owners.count(each) for each in range(groups)))
+
+
+def draw_experts(seed: int, count: int) -> list[Asked]:
+    order = random.Random(seed)  # noqa: S311
+    return [*islice(_drawn_experts(order), count)]
+
+
+def _drawn_experts(order: random.Random) -> Iterator[Asked]:
+    while True:
+        groups, verb = order.choice((32, 64, 128, 256)), order.choice(("experts", "gated experts"))
+        n, k = (64 * round(2 ** order.uniform(3, 6.8)) for _ in range(2))
+        m, skew = round(groups * 2 ** order.uniform(2.6, 6.5)), order.choice((0, 0, 0, 0.5))
+        shares = [order.gammavariate(1 / skew**2, skew**2) if skew else 1 for _ in range(groups)]
+        owners = order.choices(range(groups), shares, k=m)
+        asked = problem(order.choice(("nvfp4", "kbit4")), verb, m, n, k, groups)
+        if (
+            asked.flops > _LEAST_FLOPS
+            and (2 if asked.gated else 1) * groups * n * k < _MOST_WEIGHTS
+        ):
             yield Asked(asked, tuple(owners.count(each) for each in range(groups)))
 
 
@@ -201,14 +223,14 @@ def regret(timed: Timed) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=("rows", "groups"))
+    draws = {"rows": draw_rows, "groups": draw_groups, "experts": draw_experts}
+    parser.add_argument("what", choices=draws)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--problems", type=int, default=24)
     parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
     asked = parser.parse_intermixed_args()
-    draw = draw_rows if asked.what == "rows" else draw_groups
-    every = draw(asked.seed, asked.problems)
+    every = draws[asked.what](asked.seed, asked.problems)
     compile_ahead(every)
     if asked.compile:
         return

@@ -38,8 +38,10 @@ class Constants:
     tile: float  # cycles of a tile: filling the ring
     activate: float  # cycles for 1,024 results of gate and up
     splitting: float  # times the cycles of a tile, in kernels with the code that splits tiles
+    alone: float  # and once more, where no cluster shares x: parts are each at another k
     split: float  # cycles of leaving sums and adding them, once
-    split_sums: float  # cycles for 1,024 sums
+    split_part: float  # cycles of adding one part, which waits for the one before
+    split_sums: float  # cycles for 1,024 sums of it
     join: float  # cycles in which the CTAs of a cluster meet and send sums, for each but one
     join_sums: float  # cycles for 1,024 sums that a CTA of a cluster sends, or adds
     beside: float  # memory beside all else: exponent of a p-norm
@@ -48,26 +50,28 @@ class Constants:
 
 
 CONSTANTS = Constants(
-    multiply=1.049,
-    overlap=1.932,
-    decode=170.1,
-    decode_table=46.86,
-    decode_shared=7.825,
-    decode_signs=64.57,
-    decode_bits=12.92,
-    transpose=135.1,
-    transpose_table=59.33,
-    stage=51.16,
-    tile=2571,
-    activate=242.6,
-    splitting=1.042,
-    split=6249,
-    split_sums=98.79,
-    join=841.7,
-    join_sums=197.4,
-    beside=3.939,
-    again=1.184,
-    cache=0.2697,
+    multiply=1.065,
+    overlap=1.788,
+    decode=162.2,
+    decode_table=44.12,
+    decode_shared=5.701,
+    decode_signs=61.45,
+    decode_bits=12.62,
+    transpose=130.8,
+    transpose_table=59.91,
+    stage=33.97,
+    tile=2841,
+    activate=193.9,
+    splitting=1.02,
+    alone=1.03,
+    split=5580,
+    split_part=608,
+    split_sums=77.03,
+    join=863.9,
+    join_sums=178,
+    beside=4.429,
+    again=1.096,
+    cache=0.2795,
 )
 
 
@@ -114,8 +118,8 @@ def tile_cycles(problem: Problem, config: Config, c: Constants = CONSTANTS) -> T
         others = config.k_parts - 1
         tile += c.join * others + c.join_sums * sums * others / config.k_parts
     if config.split:
-        tile *= c.splitting
-    return TileCycles(tile, c.split, c.split_sums * sums)
+        tile *= c.splitting * (c.alone if config.cluster == 1 else 1.0)
+    return TileCycles(tile, c.split, c.split_part + c.split_sums * sums)
 
 
 def _unit_cycles(problem: Problem, config: Config, c: Constants) -> tuple[float, float]:
@@ -139,27 +143,36 @@ def cost_of_tiles(
     device, clusters = problem.device, config.clusters(problem)
     of_tile = tile_cycles(problem, config, c)
     cycles = of_tile.whole(tiles, clusters)
-    again = 0.0
+
+    def reading(bytes: float) -> float:
+        return bytes / (device.dram_bytes_per_s * _DRAM) * device.sm_hz
+
     if config.split and tiles % clusters:
         parted = of_tile.in_parts(tiles, clusters)
         if parted < cycles or not problem.ragged:  # else the device splits none
-            cycles, again = parted, _read_again(problem, config, tiles, clusters, c)
-    computing = cycles / device.sm_hz * 1e6
-    reading = max(problem.bytes, c.again * again) / (device.dram_bytes_per_s * _DRAM) * 1e6
-    both = (computing**c.beside + reading**c.beside) ** (1 / c.beside)
-    if reading > computing:
-        return Prediction(_START + both, "DRAM")
+            share, again = _read_again(problem, config, tiles, clusters, c)
+            cycles = parted * (1 - share) + _beside(parted * share, reading(c.again * again), c)
+    taken = _START + _beside(cycles, reading(problem.bytes), c) / device.sm_hz * 1e6
+    if reading(problem.bytes) > cycles:
+        return Prediction(taken, "DRAM")
     products, decoding = _unit_cycles(problem, config, c)
-    return Prediction(_START + both, "tensor cores" if products > decoding else "decoding")
+    return Prediction(taken, "tensor cores" if products > decoding else "decoding")
 
 
-def _read_again(problem: Problem, config: Config, tiles: int, clusters: int, c: Constants) -> float:
-    """Bytes of x. Clusters with whole tiles go along k side by side and find each other's operands
-    in the cache. With parts of tiles only those are side by side whose parts begin at the same k:
-    unless half of all are, each reads its own rows of x, and from memory what the cache does not
-    hold. Sweeps show nothing like it for w, whose rows neighbours read soon after each other."""
+def _beside(computing: float, reading: float, c: Constants) -> float:
+    return (computing**c.beside + reading**c.beside) ** (1 / c.beside)
+
+
+def _read_again(
+    problem: Problem, config: Config, tiles: int, clusters: int, c: Constants
+) -> tuple[float, float]:
+    """Which share of the tiles is split, and the bytes of x that are read for them. Clusters with
+    whole tiles go along k side by side and find each other's operands in the cache. With parts of
+    tiles only those are side by side whose parts begin at the same k: unless half of all are, each
+    reads its own rows of x, and from memory what the cache does not hold. Sweeps show nothing like
+    it for w, whose rows neighbours read soon after each other."""
     left = tiles % clusters
     parted = left if tiles < clusters else left + clusters
     apart = max(0.0, 1 - 2 * gcd(parted, clusters) / clusters)
     missed = max(0.0, 1 - c.cache * problem.device.l2_bytes / (2 * problem.rows * problem.k))
-    return parted * 2 * problem.k * config.tile_m * missed * apart
+    return parted / tiles, parted * 2 * problem.k * config.tile_m * missed * apart
