@@ -241,3 +241,18 @@ def test_blockscale_keeps_scales_of_fused_projections_apart(tmp_path):
 def test_scales_that_may_differ_are_written(tensors, dialect, tmp_path):
     save(tensors, tmp_path / "x", dialect=dialect)
     assert_same(load(tmp_path / "x"), tensors)
+
+
+@pytest.mark.parametrize("amax", [1e-34, 8e-36, 7.9e-36, 7e-36, 1e-36, 1e-40, 2.0**-149])
+@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt", "blockscale"])
+def test_weights_near_zero_come_back(amax, dialect, tmp_path):
+    tensors = {"a.weight": bs.quantize(torch.full((4, 64), amax), bs.NVFP4)}
+    save(tensors, tmp_path / "x", dialect=dialect)
+    assert_same(load(tmp_path / "x"), tensors)
+
+
+def test_a_tensor_scale_without_a_reciprocal_is_refused(tmp_path):
+    tensors = {"a.weight": q(tensor_scale=2.0**-129)}
+    with pytest.raises(ValueError, match=r"a\.weight: tensor_scale .* is too small"):
+        save(tensors, tmp_path / "x", dialect="compressed-tensors")
+    assert list(tmp_path.iterdir()) == []

@@ -66,7 +66,7 @@ def _turned(stored: Stored, transposed: bool, in_turn: bool) -> Stored:
 
 
 def _is_experts(stored: Stored) -> bool:
-    """And plain."""
+    """Fused ones, and plain."""
     if stored.format is not None or len(stored.shape) != 3:
         return False
     return any(fnmatchcase(stored.name, each) for each in (_GATE_UP, _DOWN))

@@ -23,6 +23,7 @@ from blockscale.checkpoint.dialects.contract import Contents, Description, quant
 from blockscale.checkpoint.dialects.parts import (
     check_blocks,
     inverse,
+    inverse_of_scale,
     is_scalar,
     siblings,
 )
@@ -205,7 +206,7 @@ def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
         "weight_scale": value.scale.view(scheme.scale_dtype),
     }
     if value.tensor_scale is not None:
-        parts["weight_global_scale"] = inverse(value.tensor_scale.reshape(1))
+        parts["weight_global_scale"] = inverse_of_scale(name, value.tensor_scale.reshape(1))
     return {f"{module}.{role}": part for role, part in parts.items()}
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from blockscale.checkpoint.files import Entry, Files
 
+_SMALLEST_SCALE = 2.0**-128
+
 
 def siblings(files: Files, module: str, roles: Mapping[str, torch.dtype]) -> dict[str, Entry]:
     """The tensors `module.role`, each of its dtype; a missing or different one is an error."""
@@ -47,6 +49,21 @@ def inverse(x: Tensor) -> Tensor:
     at most one part in 2^23; no neighbouring reciprocal would serve them better.
     """
     return torch.ones_like(x) / x
+
+
+def inverse_of_scale(name: str, x: Tensor) -> Tensor:
+    """Of the tensor scale of a weight: finite, so that it comes back.
+
+    2^-128, the smallest of `quantize`, is the inverse of the largest float32 and gets that one,
+    though its own inverse is 2^128. What is smaller is the inverse of no float32.
+    """
+    if not x.is_meta and (x < _SMALLEST_SCALE).any():
+        raise ValueError(
+            f"{name}: tensor_scale {x.min().item():.9g} is too small to be stored as its "
+            f"reciprocal: quantise with one of at least {_SMALLEST_SCALE:.9g}, or write the "
+            "blockscale dialect"
+        )
+    return inverse(x).clamp(max=torch.finfo(torch.float32).max)
 
 
 def gate_before_up(x: Tensor, dim: int) -> Tensor:
