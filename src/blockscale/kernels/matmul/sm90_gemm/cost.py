@@ -160,7 +160,8 @@ def cost_of_tiles(
 
 
 def _beside(computing: float, reading: float, c: Constants) -> float:
-    return (computing**c.beside + reading**c.beside) ** (1 / c.beside)
+    joined: float = (computing**c.beside + reading**c.beside) ** (1 / c.beside)
+    return joined
 
 
 def _read_again(
