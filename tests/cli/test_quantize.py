@@ -17,6 +17,7 @@ from blockscale.cli.quantize import parse_size
 from checkpoint.models import llama, write_model
 from cli.quantizing import failing, quantised, run
 
+UNTIED = {"tie_word_embeddings": False}
 PROJECTIONS = 14  # of `llama()`
 
 
@@ -197,6 +198,24 @@ def test_a_tied_head_is_called_plain(tmp_path, embedding):
     run(source, tmp_path / "out", "--format", "nvfp4")
     described = json.loads((tmp_path / "out" / "config.json").read_text())
     assert described["quantization_config"]["ignore"] == [embedding, "lm_head"]
+
+
+@pytest.mark.parametrize("head", ["lm_head", "language_model.lm_head"])
+def test_a_quantised_head_is_not_tied(tmp_path, head):
+    tensors = {f"{head}.weight": torch.randn(32, 64), "l.q.weight": torch.randn(64, 64)}
+    text = {"tie_word_embeddings": True, "vocab_size": 32}
+    source = write_model(
+        tmp_path / "source", tensors, tie_word_embeddings=True, text_config=text, hidden_size=64
+    )
+    before = json.loads((source / "config.json").read_text())
+    for name, rules in (("plain", ()), ("packed", ("--layers", f"{head}=nvfp4"))):
+        run(source, tmp_path / name, "--format", "nvfp4", *rules)
+        found = json.loads((tmp_path / name / "config.json").read_text())
+        del found["quantization_config"]
+        if name == "packed":
+            assert found == before | UNTIED | {"text_config": text | UNTIED}
+        else:
+            assert found == before
 
 
 FUSED = {"l.mlp.experts.gate_up_proj": (4, 64, 32), "l.mlp.experts.down_proj": (4, 32, 32)}

@@ -8,7 +8,8 @@ experts, where these are plain.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from blockscale.checkpoint.dialects import Contents
 from blockscale.checkpoint.stored import module_of
@@ -22,6 +23,7 @@ _TIED_HEADS = {
     "cls.predictions.decoder": "cls.predictions.transform.",  # BERT
     "proj_out": "model.encoder.conv1.",  # Whisper
 }
+_TIED = "tie_word_embeddings"
 _SHARED = "shared.weight"  # the embedding of an encoder and its decoder: T5, BART
 # Fused experts by the end of their names, and the linear layers that each of them has in engines.
 _EXPERTS = {
@@ -63,3 +65,17 @@ def _tied_heads(names: list[str]) -> list[str]:
         for head, sign in _TIED_HEADS.items()
         if f"{head}.weight" not in names and any(name.startswith(sign) for name in names)
     ]
+
+
+def untied(config: Mapping[str, Any], quantized: Iterable[str]) -> dict[str, Any]:
+    """The config of a model, which says of a quantised head that it has a weight of its own.
+
+    Else a loader would put the embedding in its place. Many models are tied unless theirs says no.
+    """
+    heads = tuple(f".{head}.weight" for head in _TIED_HEADS)
+    if not any(f".{name}".endswith(heads) for name in quantized):
+        return dict(config)
+    changed = {**config, _TIED: False}
+    if isinstance(text := config.get("text_config"), Mapping):
+        changed["text_config"] = {**text, _TIED: False}
+    return changed

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from blockscale.checkpoint.checkpoint import Checkpoint
+from blockscale.checkpoint.contents import untied
 from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX, Files
 from blockscale.checkpoint.finite import NonFiniteError, check_finite
 from blockscale.checkpoint.importance import (
@@ -241,7 +242,8 @@ def _write_rest(plan: Plan, folder: Path) -> None:
     description = plan.describe()
     for name, content in description.files.items():
         write_json(folder / name, content)
-    write_json(folder / CONFIG, {**files.config, DESCRIPTION: description.config})
+    config = untied(files.config, plan.formats)
+    write_json(folder / CONFIG, {**config, DESCRIPTION: description.config})
 
 
 def _copied(files: Files) -> list[Path]:

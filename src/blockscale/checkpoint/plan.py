@@ -87,15 +87,19 @@ class Plan:
             found[file_of[next(iter(unit.outlines))]].append(unit)
         return found
 
+    @property
+    def formats(self) -> dict[str, Format]:
+        """Of the tensors that will be quantised."""
+        return {name: c.format for name, c in self.choices.items() if c.format is not None}
+
     def describe(self) -> Description:
         tensors = self.checkpoint.tensors
-        formats = {name: c.format for name, c in self.choices.items() if c.format is not None}
         plain = {
             name: tensors[name].shape
             for name, choice in self.choices.items()
             if choice.format is None and not choice.dropped
         }
-        return self.writer.describe(contents_of(formats, plain))
+        return self.writer.describe(contents_of(self.formats, plain))
 
 
 def plan_conversion(source: str | Path, settings: Settings) -> Plan:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import blockscale as bs
-from blockscale.checkpoint import Settings, plan_conversion, run_plan
+from blockscale.checkpoint import Settings, parse_rules, plan_conversion, run_plan
 from integrations.pretrained.tiny import (
     TOKENS,
     AutoModelForCausalLM,
@@ -75,6 +75,21 @@ def test_tied_heads_load_where_nobody_knows_of_this_library(tmp_path, format):
             found = theirs.get_parameter(name)
             # bfloat16 of a product: at most two roundings of 2^-8 each
             torch.testing.assert_close(found, stored.dequantize(found.dtype), rtol=2**-7, atol=0)
+
+
+def test_a_head_that_is_quantised_is_loaded_where_it_was_tied(tmp_path):
+    """Of a model that stores its tied head as well."""
+    model = tiny("Llama", tie_word_embeddings=True)
+    model.save_pretrained(tmp_path / "plain")
+    tensors = load_file(tmp_path / "plain" / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
+    settings = Settings(bs.NVFP4, parse_rules(["lm_head=nvfp4"]))
+    run_plan(plan_conversion(tmp_path / "plain", settings), tmp_path / "q")
+    loaded = load(tmp_path / "q")
+    assert loaded.lm_head.weight == bs.load(tmp_path / "q")["lm_head.weight"]
+    assert torch.equal(loaded.model.embed_tokens.weight, model.model.embed_tokens.weight)
+    assert logits(loaded).isfinite().all()
 
 
 @pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
