@@ -32,6 +32,8 @@ BY_ROW = bs.quantize(torch.randn(8, 64), bs.NVFP4, tensor_scale="row")
         (lambda: bs.matmul(torch.randn(2, 4100), W), ValueError,
          "matmul: x has k=4100 but w has k=64"),
         (lambda: bs.matmul(torch.tensor(1.0), W), ValueError, "x has k=0 but w has k=64"),
+        (lambda: bs.matmul(X[:, :0], W[:, :0]), ValueError,
+         "needs w's last dimension divisible by 16, got 0: pad it or keep this layer"),
         (lambda: bs.matmul(X, torch.randn(8, 64)), TypeError,
          r"weights must be QTensors, got Tensor: bs.quantize\(w, format\)"),
         (lambda: bs.matmul([1.0], W), TypeError, "x must be a Tensor or a QTensor, got list"),

@@ -110,6 +110,7 @@ def check_not_negative(verb: str, name: str, values: Tensor) -> None:
 def check_weight(verb: str, name: str, w: Operand) -> None:
     if len(w.shape) not in (2, 3):
         raise ValueError(f"{verb}: {name} must be [n, k] or [l, n, k], got shape {tuple(w.shape)}")
+    check_block(verb, name, w.shape[-1], w.parsed.format)
     scale = w.parts().tensor_scale
     if scale is not None and tuple(scale.shape) != tuple(w.shape[:-2]):
         raise ValueError(
