@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import blockscale as bs
+from checkpoint.damage import rewrite_json
 
 
 class Toy(nn.Module):
@@ -247,3 +248,50 @@ def test_a_scale_that_the_model_has_is_loaded(tmp_path):
     bs.save(model, tmp_path / "x")
     bs.load_into(fresh, tmp_path / "x")
     assert fresh.k_scale == 3
+
+
+# --- what inputs are quantised to ---
+
+
+def saved_with(x_format, path, dialect="blockscale"):
+    model = Toy()
+    bs.quantize_(model, "kbit4", ["up", "down"], scale="absmax", x_format=x_format)
+    bs.save(model, path, dialect=dialect)
+    return model
+
+
+@pytest.mark.parametrize("x_format", ["int8", bs.MXFP8, None], ids=str)
+@pytest.mark.parametrize("name", ["x", "x.safetensors"])
+def test_layers_quantise_their_inputs_as_those_that_were_saved(tmp_path, x_format, name):
+    saved, model = saved_with(x_format, tmp_path / name), Toy()
+    bs.load_into(model, tmp_path / name)
+    assert model.up.x_format == saved.up.x_format == x_format
+    assert torch.equal(model(torch.arange(8)), saved(torch.arange(8)))
+
+
+@pytest.mark.parametrize("stated", [None, bs.MXFP8], ids=str)
+def test_packed_layers_keep_what_they_quantise_their_inputs_to(tmp_path, stated):
+    saved_with(stated, tmp_path / "x")
+    model = saved_with("int8", tmp_path / "y")
+    bs.load_into(model, tmp_path / "x")
+    assert model.up.x_format == "int8"
+
+
+def test_packed_experts_keep_what_they_quantise_their_inputs_to(tmp_path):
+    model = mixture()
+    bs.quantize_(model, "mxfp8", x_format="mxfp8")
+    fresh = mixture()
+    bs.quantize_(fresh, "mxfp8")
+    bs.save(fresh, tmp_path / "x")
+    bs.load_into(model, tmp_path / "x")
+    assert model["experts"].x_format == bs.MXFP8
+
+
+@pytest.mark.parametrize("stated", ["int9", 7, ["int8"], "x" * 65])
+def test_inputs_in_a_format_that_is_none_are_an_error_with_the_file(tmp_path, stated):
+    saved_with("int8", tmp_path / "x")
+    rewrite_json(
+        tmp_path / "x" / "config.json", lambda c: c["quantization_config"].update(x_format=stated)
+    )
+    with pytest.raises(ValueError, match="/x: x_format"):
+        bs.load_into(Toy(), tmp_path / "x")

@@ -1,8 +1,17 @@
 """What `save` writes beside the tensors."""
 
-import torch
+import json
 
+import pytest
+import torch
+from torch import nn
+
+import blockscale as bs
 from blockscale.checkpoint import load, save
+
+
+def described(folder):
+    return json.loads((folder / "config.json").read_text()).get("quantization_config")
 
 
 def test_a_folder_of_plain_tensors_does_not_say_that_it_is_quantised(tmp_path):
@@ -12,3 +21,27 @@ def test_a_folder_of_plain_tensors_does_not_say_that_it_is_quantised(tmp_path):
         "model.safetensors",
     }
     assert torch.equal(load(tmp_path / "x")["a.weight"], torch.ones(4, 64))
+
+
+def two_layers(first, second):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    bs.quantize_(model, "mxfp8", "0", x_format=first)
+    bs.quantize_(model, "mxfp8", "1", x_format=second)
+    return model
+
+
+@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
+def test_what_inputs_are_quantised_to_is_written_or_said_not_to_be(dialect, tmp_path, capsys):
+    model = two_layers("int8", "int8")
+    save(model, tmp_path / "ours", dialect="blockscale")
+    assert described(tmp_path / "ours")["x_format"] == "int8"
+    assert capsys.readouterr().err == ""
+    save(model, tmp_path / "theirs", dialect=dialect)
+    assert "x_format" not in described(tmp_path / "theirs")
+    assert f"the {dialect} dialect does not say x_format=int8" in capsys.readouterr().err
+
+
+def test_layers_that_differ_in_what_inputs_are_quantised_to_are_named(tmp_path, capsys):
+    save(two_layers("int8", None), tmp_path / "x", dialect="blockscale")
+    assert "x_format" not in described(tmp_path / "x")
+    assert "layers have different x_format (None, int8)" in capsys.readouterr().err

@@ -16,11 +16,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from blockscale.checkpoint.load import load
+from blockscale.checkpoint.checkpoint import Checkpoint
+from blockscale.checkpoint.dialects.blockscale import stated_x_format
 from blockscale.formats import Format
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import is_fused, read_fused
 from blockscale.nn.labels import describe_in_config
+from blockscale.nn.packed import PackedModule, common_x_format
 from blockscale.nn.sharding import Sharding
 from blockscale.numerics import Activation
 from blockscale.tensor import QTensor
@@ -42,12 +44,14 @@ def load_into(model: nn.Module, path: str | Path) -> None:
 
     The names in the checkpoint must be those of the model. Layers on the meta device are filled
     too, so a large model can be built there first. The model is changed only if everything fits.
-    Scales of a quantised key-value cache are not used, which a warning says.
+    Scales of a quantised key-value cache are not used, which a warning says. A packed layer of the
+    model keeps its x_format; others get the one that the checkpoint states, if any.
     """
-    tensors = load(path)
+    checkpoint = Checkpoint(path)
+    tensors = {name: checkpoint.read(name) for name in checkpoint.tensors}
     plain = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
     quantized = {name: value for name, value in tensors.items() if isinstance(value, QTensor)}
-    swaps = make_twins(model, quantized, plain)
+    swaps = make_twins(model, quantized, plain, stated_x_format(checkpoint.files))
     _drop_cache_scales(model, plain)
     state = _plain_state(model, plain, swaps)
     for name, twin in swaps.items():
@@ -56,7 +60,7 @@ def load_into(model: nn.Module, path: str | Path) -> None:
     on_meta = any(value.is_meta for value in model.state_dict().values())
     model.load_state_dict(state, strict=False, assign=on_meta)
     if swaps:
-        describe_in_config(model)
+        describe_in_config(model, common_x_format(model))
 
 
 def make_twins(
@@ -70,6 +74,7 @@ def make_twins(
 
     What belongs to these layers is taken out of both dictionaries.
 
+    x_format    of layers that have none
     shardings   by role, where the quantised tensors are this rank's parts of one layer's weights
     """
     shared = shardings or {}
@@ -112,6 +117,7 @@ def _make_linear(
     if bias is not None and there.bias is not None:
         bias = _like(bias, there.bias)
     q = q.to(_device(there))
+    x_format = _x_format_of(there) or x_format
     return Linear.from_qtensor(q, bias, x_format, sharding=sharding).train(there.training)
 
 
@@ -188,7 +194,7 @@ def _make_experts(
         gate_bias=gate_bias,
         up_bias=up_bias,
         down_bias=down_bias,
-        x_format=x_format,
+        x_format=_x_format_of(there) or x_format,
         stacked=stacked,
         shardings=shardings,
     ).train(there.training)
@@ -266,6 +272,10 @@ def _like(value: Tensor, wanted: Tensor) -> Tensor:
     """In the dtype and on the device of the model, and a parameter where that is one."""
     moved = value.to(wanted.dtype).to(_real(wanted.device))
     return nn.Parameter(moved, wanted.requires_grad) if isinstance(wanted, nn.Parameter) else moved
+
+
+def _x_format_of(module: nn.Module) -> Format | str | None:
+    return module.x_format if isinstance(module, PackedModule) else None
 
 
 def _device(module: nn.Module) -> torch.device:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,15 @@ from blockscale.checkpoint.shards import (
     write_shard,
 )
 from blockscale.checkpoint.stored import named
+from blockscale.formats import Format
 from blockscale.layouts import canonical
 from blockscale.nn.labels import label_name
-from blockscale.nn.packed import PackedModule
+from blockscale.nn.packed import PackedModule, common_x_format
 from blockscale.nn.projections import check_shared
 from blockscale.runtime import sync_folder
 from blockscale.tensor import QTensor
+
+logger = logging.getLogger(__name__)
 
 SHARD_SIZE = 5 * 10**9
 Tensors = Mapping[str, "QTensor | Tensor"]
@@ -51,8 +56,9 @@ def save(
     Nothing is written unless everything can be, and it appears by atomic rename.
     """
     path = Path(path)
+    x_format: Format | str | None = None
     if isinstance(module_or_tensors, nn.Module):
-        tensors = module_tensors(module_or_tensors)
+        tensors, x_format = module_tensors(module_or_tensors), common_x_format(module_or_tensors)
         if config is None:
             config = _config_of(module_or_tensors)
     else:
@@ -62,7 +68,7 @@ def save(
     writer = writable(dialect or default_dialect(kinds))
     tensors = {name: _canonical(value) for name, value in tensors.items()}
     _check(tensors, writer)
-    description = _describe(tensors, writer)
+    description = _describe(tensors, writer, x_format)
     if path.suffix == ".safetensors":
         metadata = {DESCRIPTION: json.dumps(description.config)} if quantized else {}
         (shard,) = plan_shards([_outlines(tensors, writer)], shard_size)
@@ -104,10 +110,20 @@ def _config_of(module: Any) -> Mapping[str, Any] | None:
     return to_dict() if to_dict else None
 
 
-def _describe(tensors: Tensors, writer: WritableDialect) -> Description:
+def _describe(
+    tensors: Tensors, writer: WritableDialect, x_format: Format | str | None
+) -> Description:
     formats = {name: value.format for name, value in tensors.items() if isinstance(value, QTensor)}
     plain = {n: tuple(value.shape) for n, value in tensors.items() if n not in formats}
-    return writer.describe(contents_of(formats, plain))
+    description = writer.describe(replace(contents_of(formats, plain), x_format=x_format))
+    if x_format is not None and "x_format" not in description.config:
+        logger.warning(
+            "save: the %s dialect does not say x_format=%s: name it again where the weights are "
+            "loaded, or save with dialect='blockscale'",
+            writer.NAME,
+            x_format,
+        )
+    return description
 
 
 def _plain(part: QTensor | Tensor) -> Tensor:

@@ -22,8 +22,11 @@ NAME, VERSION = "blockscale", 2  # of the dialect in which modules of `nn` store
 _FUSED = {"gate": "gate_up_proj", "down": "down_proj"}
 
 
-def label(format: Format) -> str:
-    """The name of a catalogued format, else its spec: both are found by `bs.format`."""
+def label(format: Format | str) -> str:
+    """The name of a catalogued format, else its spec: both are found by `bs.format`. A name, such
+    as the "int8" of activations, is itself."""
+    if isinstance(format, str):
+        return format
     return format.name if CATALOGUE.get(format.name) == format else format.spec
 
 
@@ -58,7 +61,7 @@ def describe_in_config(model: Any, x_format: Format | str | None = None) -> None
         return
     described: dict[str, Any] = {"quant_method": NAME, "version": VERSION}
     if x_format is not None:
-        described["x_format"] = label(x_format) if isinstance(x_format, Format) else x_format
+        described["x_format"] = label(x_format)
     config.quantization_config = described
     model._weight_conversions = []  # names and shapes in the files are those of the model
 

@@ -14,8 +14,9 @@ modules have in a state dict. Where these keep gate, up and down apart, `experts
 `experts.down_proj` are the names of the formats of gate and down. A loader that does not know this
 dialect finds a shape there that it cannot use, and stops.
 
-config.json has {"quant_method": "blockscale", "version": 2}. Version 1 had no names of formats
-beside the tensors, but listed them: "tensors": {NAME: "kbit4"}.
+config.json has {"quant_method": "blockscale", "version": 2}, and "x_format" where all layers
+quantise their inputs to one format on the fly. Version 1 had no names of formats beside the
+tensors, but listed them: "tensors": {NAME: "kbit4"}.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from blockscale.formats import Format
 from blockscale.formats import format as find_format
 from blockscale.layouts import canonical
 from blockscale.nn import labels
-from blockscale.nn.labels import label_name, read_label, write_label
+from blockscale.nn.labels import label, label_name, read_label, write_label
+from blockscale.nn.packed import known_x_format
 from blockscale.tensor import QTensor
 
 NAME = labels.NAME
@@ -56,6 +58,19 @@ def find(files: Files) -> list[Stored]:
             f"{' and '.join(map(str, _READ))}"
         )
     return _listed(files) if found == 1 else _labelled(files)
+
+
+def stated_x_format(files: Files) -> Format | str | None:
+    """What config.json says that layers quantise their inputs to; other dialects cannot say it."""
+    stated = files.config["quantization_config"].get("x_format") if recognises(files) else None
+    if stated is None:
+        return None
+    if not isinstance(stated, str) or len(stated) > _LONGEST_LABEL:
+        raise ValueError(f"{files.path}: x_format must name a format, got {stated!r:.80}")
+    try:
+        return known_x_format(stated)
+    except ValueError as error:
+        raise ValueError(f"{files.path}: x_format: {error}") from None
 
 
 def _listed(files: Files) -> list[Stored]:
@@ -169,4 +184,7 @@ def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
 
 def describe(contents: Contents) -> Description:
     """Tensors say themselves what they are."""
-    return Description({"quant_method": NAME, "version": labels.VERSION})
+    config: dict[str, Any] = {"quant_method": NAME, "version": labels.VERSION}
+    if contents.x_format is not None:
+        config["x_format"] = label(contents.x_format)
+    return Description(config)

@@ -37,6 +37,7 @@ class Contents:
     formats: Mapping[str, Format]  # quantised tensors
     kept: list[str]  # modules of plain [n, k] weights: a loader must not expect them quantised
     static_inputs: frozenset[str]  # modules whose `input_scale` is stored
+    x_format: Format | str | None = None  # what all layers quantise their inputs to on the fly
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _looked_up(
 
 
 def _label(format: Format | str | None) -> str | None:
-    return label(format) if isinstance(format, Format) else format
+    return None if format is None else label(format)
 
 
 def _labels(formats: Mapping[str, Format | None]) -> dict[str, str | None]:
