@@ -22,7 +22,8 @@ from torch import Tensor
 
 from blockscale.checkpoint.checkpoint import Checkpoint
 from blockscale.checkpoint.contents import untied
-from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX, Files
+from blockscale.checkpoint.description import DESCRIPTION, without_description
+from blockscale.checkpoint.files import CONFIG, INDEX, Files
 from blockscale.checkpoint.finite import NonFiniteError, check_finite
 from blockscale.checkpoint.importance import (
     ImportanceSource,
@@ -242,7 +243,7 @@ def _write_rest(plan: Plan, folder: Path) -> None:
     description = plan.describe()
     for name, content in description.files.items():
         write_json(folder / name, content)
-    config = untied(files.config, plan.formats)
+    config = without_description(untied(files.config, plan.formats))
     write_json(folder / CONFIG, {**config, DESCRIPTION: description.config})
 
 

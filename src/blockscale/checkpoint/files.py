@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blockscale.checkpoint.description import DESCRIPTION, find_description
 from blockscale.checkpoint.members import Members
 from blockscale.checkpoint.opening import open_safetensors
 from blockscale.runtime import Limits, parse_json, read_json
@@ -25,7 +26,6 @@ from blockscale.runtime import Limits, parse_json, read_json
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 CONFIG = "config.json"
-DESCRIPTION = "quantization_config"  # in config.json, or in the metadata of a file on its own
 
 # The largest models have 200,000 tensors, with the parts of quantised ones counted apart.
 _INDEX_LIMITS = Limits(nbytes=2**27, values=2**20)
@@ -86,6 +86,7 @@ class Files:
         if index is not None:
             _check_index(self.path, index, self.entries)
         self.config = self._read_config()
+        self.description = find_description(self.config)  # how it says that it is quantised
 
     @property
     def folder(self) -> Path:

@@ -14,8 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from blockscale.checkpoint.contents import contents_of
+from blockscale.checkpoint.description import DESCRIPTION, without_description
 from blockscale.checkpoint.dialects import Description, WritableDialect, default_dialect, writable
-from blockscale.checkpoint.files import CONFIG, DESCRIPTION, INDEX
+from blockscale.checkpoint.files import CONFIG, INDEX
 from blockscale.checkpoint.finite import check_finite
 from blockscale.checkpoint.shards import (
     Outline,
@@ -51,7 +52,8 @@ def save(
     """Write a checkpoint, as one file (a path ending in .safetensors) or as a new folder.
 
     dialect  "compressed-tensors" (the default where it holds the tensors), "modelopt", "blockscale"
-    config   what config.json says of the model; a module that has a `config` brings its own
+    config   what config.json says of the model; a module that has a `config` brings its own. What
+             it says of quantisation is replaced
 
     Nothing is written unless everything can be, and it appears by atomic rename.
     """
@@ -74,7 +76,7 @@ def save(
         (shard,) = plan_shards([_outlines(tensors, writer)], shard_size)
         _write(path.parent, Shard(path.name, shard.outlines), tensors, writer, metadata)
         return
-    written = {CONFIG: dict(config or {})}
+    written = {CONFIG: without_description(config or {})}
     if quantized:
         written[CONFIG][DESCRIPTION] = description.config
         written |= description.files

@@ -29,6 +29,14 @@ from blockscale.formats import MXFP4, Format
 WRITABLE: dict[str, WritableDialect] = {
     dialect.NAME: dialect for dialect in (compressed_tensors, modelopt, gpt_oss, blockscale)
 }
+# Ends of names that parts of packed weights have, and of a tensor that must then be beside them.
+_SIGNS = {
+    ".weight_packed": ".weight_packed",
+    ".weight_scale": ".weight",
+    ".weight_codes": ".weight_scale",
+    "_proj_blocks": "_proj_scales",
+    ".weight.absmax": ".weight.quant_map",
+}
 READABLE: dict[str, Dialect] = {
     **cast("dict[str, Dialect]", WRITABLE),
     bitsandbytes.NAME: bitsandbytes,
@@ -42,10 +50,24 @@ def dialect_of(files: Files) -> Dialect | None:
             return dialect
     method = quant_method(files)
     if method is None:
+        _check_plain(files)
         return None
     raise ValueError(
         f"{files.path}: quant_method {method!r} is not read here, only {', '.join(READABLE)}"
     )
+
+
+def _check_plain(files: Files) -> None:
+    """Bytes that no config explains would pass for numbers."""
+    for name in files.entries:
+        for end, other in _SIGNS.items():
+            if name.endswith(end) and name.removesuffix(end) + other in files.entries:
+                told = (
+                    "config.json does not say how it is quantised: fetch that again"
+                    if files.path.is_dir()
+                    else "this file alone does not say how it is quantised: name its folder"
+                )
+                raise ValueError(f"{files.path}: {name} is part of a quantised weight, and {told}")
 
 
 def writable(name: str) -> WritableDialect:

@@ -39,8 +39,7 @@ def recognises(files: Files) -> bool:
 
 
 def find(files: Files) -> list[Stored]:
-    config = files.config["quantization_config"]
-    if config.get("load_in_8bit"):
+    if files.description.get("load_in_8bit"):
         raise ValueError(f"{files.path}: bitsandbytes in 8 bits is not read: only nf4 and fp4")
     return [_find_weight(files, name) for name in files.entries if _STATE in name]
 

@@ -50,8 +50,7 @@ def recognises(files: Files) -> bool:
 
 
 def find(files: Files) -> list[Stored]:
-    config = files.config["quantization_config"]
-    found = config.get("version")
+    found = files.description.get("version")
     if found not in _READ:
         raise ValueError(
             f"{files.path}: blockscale layout version {found!r} is not read here, only "
@@ -62,7 +61,7 @@ def find(files: Files) -> list[Stored]:
 
 def stated_x_format(files: Files) -> Format | str | None:
     """What config.json says that layers quantise their inputs to; other dialects cannot say it."""
-    stated = files.config["quantization_config"].get("x_format") if recognises(files) else None
+    stated = files.description.get("x_format") if recognises(files) else None
     if stated is None:
         return None
     if not isinstance(stated, str) or len(stated) > _LONGEST_LABEL:
@@ -74,7 +73,7 @@ def stated_x_format(files: Files) -> Format | str | None:
 
 
 def _listed(files: Files) -> list[Stored]:
-    tensors = files.config["quantization_config"].get("tensors")
+    tensors = files.description.get("tensors")
     if not isinstance(tensors, dict):
         raise ValueError(f"{files.path}: quantization_config lists no tensors")
     return [_find_one(files, name, _format(files, name, tensors[name])) for name in tensors]

@@ -117,7 +117,7 @@ def _transforms(described: Mapping[str, Any]) -> list[str]:
 
 def _check_description(files: Files) -> None:
     """Integers, per-tensor scales and sparsity share the file format and are not block-scaled."""
-    config = files.config["quantization_config"]
+    config = files.description
     if transforms := _transforms(config):
         raise ValueError(
             f"{files.path}: transform_config {', '.join(transforms):.80} is not read: its weights "

@@ -63,10 +63,10 @@ class WritableDialect(Dialect, Protocol):
 
 def quant_method(files: Files) -> str | None:
     """config.json names the dialect; None where it says nothing."""
-    config = files.config.get("quantization_config")
-    if config is None:
+    described = files.description
+    if described is None:
         return None
-    if not isinstance(config, dict):
-        raise ValueError(f"{files.path}: quantization_config must be an object, got {config!r}")
-    method = config.get("quant_method")
+    if not isinstance(described, dict):
+        raise ValueError(f"{files.path}: quantization_config must be an object, got {described!r}")
+    method = described.get("quant_method")
     return method if isinstance(method, str) else ""

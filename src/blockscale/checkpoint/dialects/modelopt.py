@@ -76,7 +76,7 @@ def algorithms(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_algorithms(files: Files) -> None:
     side = _side_file(files)
-    described = files.config.get("quantization_config") or side
+    described = files.description or side
     described = described if isinstance(described, dict) else {}
     if "quantized_layers" not in described and isinstance(side, dict):
         described = {**described, "quantized_layers": side.get("quantized_layers")}
