@@ -71,14 +71,6 @@ class Strided:
             raise ValueError(f"extents must be at least 1, got shape {_text(self.shape)}")
 
     @classmethod
-    def row_major(cls, shape: Sequence[int]) -> Strided:
-        return cls.ordered(shape, tuple(range(len(shape), 0, -1)))
-
-    @classmethod
-    def column_major(cls, shape: Sequence[int]) -> Strided:
-        return cls.ordered(shape, tuple(range(1, len(shape) + 1)))
-
-    @classmethod
     def ordered(cls, shape: Sequence[int], order: Sequence[int]) -> Strided:
         """Compact strides; the mode with the lowest order varies fastest."""
         if sorted(order) != sorted(set(order)) or len(order) != len(shape):

@@ -70,10 +70,6 @@ class Device:
         return self.capability >= (9, 0)
 
     @property
-    def tma(self) -> bool:
-        return self.capability >= (9, 0)
-
-    @property
     def clusters(self) -> bool:
         """CTAs of a cluster read each other's shared memory. GPUs of GeForce's line have clusters
         too, untried here."""
