@@ -13,7 +13,7 @@ from blockscale.kernels.cuda.structs import Header, Member, fields
 
 MOST_UNITS = 2**31 - 1  # that a launch counts
 MOST_MATRICES = 2**16 - 1  # of a launch that has them in the third dimension of its grid
-THREADS = 256  # of a thread block, where no other number is better
+THREADS = 256  # of a CTA, where no other number is better
 NUMBERS = {"float32": "Wide", "bfloat16": "BFloat16", "float16": "Float16"}
 PACKINGS = {"bits": Packing.BIT_STREAM.name, "planes": Packing.BIT_PLANES.name}
 _ALIGNED = 16  # bytes: the widest access of a lane
@@ -104,6 +104,6 @@ def code_access(bits: int, packing: str) -> int:
     return 1 if packing == "planes" else bits & -bits
 
 
-def blocks_for(units: int, repeat: int, threads: int = THREADS) -> int:
-    """Thread blocks that take `repeat` units to a thread."""
+def ctas_for(units: int, repeat: int, threads: int = THREADS) -> int:
+    """CTAs that take `repeat` units to a thread."""
     return -(-units // (threads * repeat))

@@ -23,8 +23,8 @@ from blockscale.kernels.cuda.rows import (
     aligned,
     aligned_numbers,
     blocked_matrices,
-    blocks_for,
     code_access,
+    ctas_for,
     matrices,
     rows_of,
 )
@@ -116,7 +116,7 @@ def decode(kind: str, parts: Parts, out: Tensor, pdl: bool = False) -> None:
     )
     scaled = parts.tensor_scale is not None
     build = _build(kind, dtype_name(out.dtype), scaled, config.repeat)
-    grid = blocks_for(groups * n * (k // _VALUES), config.repeat)
+    grid = ctas_for(groups * n * (k // _VALUES), config.repeat)
     kernel = function(build, out.device)
     kernel.launch((grid, 1, 1), THREADS, 0, current_stream(out.device), arguments, pdl)
     if written is not out:

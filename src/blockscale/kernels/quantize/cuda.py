@@ -21,7 +21,7 @@ from blockscale.kernels.cuda.rows import (
     aligned,
     aligned_numbers,
     blocked_matrices,
-    blocks_for,
+    ctas_for,
     matrices,
     rows_of,
 )
@@ -151,7 +151,7 @@ def _run(
         config.repeat * config.threads,
     )
     every = groups * n * units
-    grid = groups * n if problem.derives else blocks_for(every, config.repeat, config.threads)
+    grid = groups * n if problem.derives else ctas_for(every, config.repeat, config.threads)
     kernel = function(_build(problem, _scales(problem), config), x.device)
     stream, pdl = current_stream(x.device), problem.device.pdl
     kernel.launch((grid, 1, 1), config.threads, 0, stream, arguments, pdl)

@@ -76,7 +76,7 @@ OVERLAP = LaunchAttribute(6, 0, (1,))
 
 
 def cluster_of(blocks: tuple[int, int, int]) -> LaunchAttribute:
-    """So many blocks of the grid, by axis, start together and read each other's shared memory."""
+    """So many CTAs of the grid, by axis, start together and read each other's shared memory."""
     return LaunchAttribute(4, 0, blocks)
 
 

@@ -88,7 +88,7 @@ class Function:
 
         overlap: start before the kernel ahead in the stream ends. For kernels that wait inside,
         before they read what it may have written or write anything; from sm_90 on.
-        cluster: so many blocks along the second axis of the grid start together.
+        cluster: so many CTAs along the second axis of the grid start together.
         """
         shape = grid, threads, shared, stream, overlap, cluster
         config = self._configs.get(shape) or self._configure(shape)
