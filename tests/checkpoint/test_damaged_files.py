@@ -81,6 +81,20 @@ def test_the_index_lists_what_is_not_there(sharded):
         load(sharded)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_of_a_tensor_in_two_shards_the_one_that_the_index_names_is_read(tmp_path, which):
+    shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    for number, (file, other) in enumerate(zip(shards, "bc", strict=True)):
+        tensors = {"a": torch.full((2,), float(number)), other: torch.zeros(1)}
+        save_file(tensors, tmp_path / file)
+    weight_map = {"a": shards[which], "b": shards[0], "c": shards[1]}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "config.json").write_text("{}")
+    found = load(tmp_path)
+    assert found.keys() == weight_map.keys()
+    assert found["a"].tolist() == [which, which]
+
+
 def test_the_index_misses_what_is_there(sharded):
     rewrite_json(sharded / INDEX, lambda index: index["weight_map"].pop("l1.weight_scale"))
     with pytest.raises(ValueError, match=r"holds 'l1.weight_scale', which .* does not list"):

@@ -82,6 +82,7 @@ class Files:
             entry.name: entry
             for name, opened in self._open.items()
             for entry in _entries(self.folder / name, opened)
+            if index is None or index.get(entry.name, name) == name  # of two the one that it names
         }
         if index is not None:
             _check_index(self.path, index, self.entries)
