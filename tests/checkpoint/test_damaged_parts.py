@@ -191,6 +191,23 @@ def test_weights_for_transformed_activations_are_refused(tmp_path, transforms, m
             load(folder)
 
 
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (torch.ones(2), r"x: a.input_global_scale must be one number, got shape \[2\]"),
+        (torch.zeros(1), "x: a.input_scale: a.input_global_scale must be positive, .* got 0"),
+        (torch.tensor([-1.0]), "x: a.input_scale: .* must be positive, .* got -1"),
+        (torch.tensor([torch.nan]), "x: a.input_scale: .* must be positive, .* got nan"),
+    ],
+)
+def test_scales_of_inputs_that_are_none(tmp_path, scale, message):
+    folder = one(tmp_path, "nvfp4", CT)
+    change = {"a.input_global_scale": scale}
+    rewrite_tensors(folder / "model.safetensors", lambda tensors: tensors.update(change))
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+
+
 def bnb(tmp_path, state, **parts):
     text = json.dumps(state).encode() if isinstance(state, dict) else state
     tensors = {

@@ -27,7 +27,7 @@ from blockscale.checkpoint.dialects.parts import (
     is_scalar,
     siblings,
 )
-from blockscale.checkpoint.files import Files
+from blockscale.checkpoint.files import Entry, Files
 from blockscale.checkpoint.stored import Parts, Stored, module_of, row_windows
 from blockscale.formats import MXFP4, MXFP6_E2M3, MXFP8, NVFP4, Format
 from blockscale.tensor import QTensor
@@ -94,10 +94,29 @@ def find(files: Files) -> list[Stored]:
         if role == "weight_scale":
             found.append(_find_weight(files, module))
         if role == "input_global_scale":
-            name = f"{module}.input_scale"
-            found.append(
-                Stored(name, (), {"": entry}, lambda parts: inverse(parts[""].reshape(())))
-            )
+            found.append(_find_input_scale(files, module, entry))
+    return found
+
+
+def _find_input_scale(files: Files, module: str, entry: Entry) -> Stored:
+    if not is_scalar(entry):
+        raise ValueError(
+            f"{files.path}: {entry.name} must be one number, got shape {list(entry.shape)}"
+        )
+
+    def assemble(parts: Parts) -> Tensor:
+        return _inverse_of_input_scale(entry.name, parts[""].reshape(()))
+
+    return Stored(f"{module}.input_scale", (), {"": entry}, assemble)
+
+
+def _inverse_of_input_scale(name: str, x: Tensor) -> Tensor:
+    """Of one number; 0 and NaN are the scale of no activations, and would pass for one."""
+    if x.numel() != 1:
+        raise ValueError(f"{name} must be one number, got shape {list(x.shape)}")
+    found = inverse(x)
+    if not x.is_meta and not 0 < found.item() < torch.inf:
+        raise ValueError(f"{name} must be positive, with an inverse, got {x.item():.9g}")
     return found
 
 
@@ -198,7 +217,8 @@ def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
     module, _, role = name.rpartition(".")
     if isinstance(value, Tensor):
         if role == "input_scale":
-            return {f"{module}.input_global_scale": inverse(value.reshape(1))}
+            scale = _inverse_of_input_scale(name, value)
+            return {f"{module}.input_global_scale": scale.reshape(1)}
         return {name: value}
     scheme = _BY_FORMAT[value.format.name]
     parts = {
