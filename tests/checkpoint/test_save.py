@@ -45,3 +45,30 @@ def test_layers_that_differ_in_what_inputs_are_quantised_to_are_named(tmp_path, 
     save(two_layers("int8", None), tmp_path / "x", dialect="blockscale")
     assert "x_format" not in described(tmp_path / "x")
     assert "layers have different x_format (None, int8)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["x", "x.safetensors"])
+@pytest.mark.parametrize(
+    ("name", "other", "dialect", "written"),
+    [
+        ("a.weight", "a.weight_scale", "compressed-tensors", "a.weight_scale"),
+        ("l.experts.gate", "l.experts.gate_up_proj", "blockscale", "l.experts.gate_up_proj"),
+    ],
+)
+def test_names_that_meet_in_the_file_are_named(tmp_path, path, name, other, dialect, written):
+    tensors = {name: bs.quantize(torch.randn(64, 64), "mxfp8"), other: torch.ones(2)}
+    message = f"save: {name} and {other} would both be written as {written}: rename one"
+    with pytest.raises(ValueError, match=message):
+        save(tensors, tmp_path / path, dialect=dialect)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [(torch.ones(2), "must be one number"), (torch.zeros(()), "must be positive")],
+)
+def test_a_scale_of_inputs_without_an_inverse_is_named(tmp_path, scale, message):
+    tensors = {"a.weight": bs.quantize(torch.randn(64, 64), "nvfp4"), "a.input_scale": scale}
+    with pytest.raises(ValueError, match=f"a.input_scale {message}"):
+        save(tensors, tmp_path / "x", dialect="compressed-tensors")
+    assert list(tmp_path.iterdir()) == []

@@ -70,17 +70,19 @@ def save(
     writer = writable(dialect or default_dialect(kinds))
     tensors = {name: _canonical(value) for name, value in tensors.items()}
     _check(tensors, writer)
+    outlines = _outlines(tensors, writer)
     description = _describe(tensors, writer, x_format)
     if path.suffix == ".safetensors":
         metadata = {DESCRIPTION: json.dumps(description.config)} if quantized else {}
-        (shard,) = plan_shards([_outlines(tensors, writer)], shard_size)
+        together = {part: each for unit in outlines for part, each in unit.items()}
+        (shard,) = plan_shards([together], shard_size)
         _write(path.parent, Shard(path.name, shard.outlines), tensors, writer, metadata)
         return
     written = {CONFIG: without_description(config or {})}
     if quantized:
         written[CONFIG][DESCRIPTION] = description.config
         written |= description.files
-    _write_folder(path, tensors, writer, written, shard_size)
+    _write_folder(path, tensors, writer, written, plan_shards(outlines, shard_size))
 
 
 def module_tensors(module: nn.Module) -> dict[str, QTensor | Tensor]:
@@ -159,12 +161,19 @@ def _check(tensors: Tensors, writer: WritableDialect) -> None:
         check_shared(quantized)
 
 
-def _outlines(tensors: Tensors, writer: WritableDialect) -> dict[str, Outline]:
-    return {
-        part: Outline.of(tensor)
-        for name, value in tensors.items()
-        for part, tensor in writer.split(name, value).items()
-    }
+def _outlines(tensors: Tensors, writer: WritableDialect) -> list[dict[str, Outline]]:
+    """Of each tensor, what is written for it. No two may be written under one name."""
+    found, origin = [], dict[str, str]()
+    for name, value in tensors.items():
+        parts = {part: Outline.of(tensor) for part, tensor in writer.split(name, value).items()}
+        for part in parts:
+            if part in origin:
+                raise ValueError(
+                    f"save: {origin[part]} and {name} would both be written as {part}: rename one"
+                )
+        origin |= dict.fromkeys(parts, name)
+        found.append(parts)
+    return found
 
 
 def _write(
@@ -188,11 +197,9 @@ def _write_folder(
     tensors: Tensors,
     writer: WritableDialect,
     descriptions: Mapping[str, Mapping[str, Any]],
-    shard_size: int,
+    shards: list[Shard],
 ) -> None:
     check_absent(path)
-    units = [_outlines({name: value}, writer) for name, value in tensors.items()]
-    shards = plan_shards(units, shard_size)
     work = path.with_name(f"{path.name}.partial-{secrets.token_hex(8)}")
     work.mkdir(parents=True)
     try:
