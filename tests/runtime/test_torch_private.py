@@ -40,6 +40,25 @@ def test_where_torch_cannot_be_asked_calls_go_through_the_dispatcher(monkeypatch
     assert q.plans
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (torch._C, "_functorch"),
+        (torch._C._functorch, "get_interpreter_stack"),
+        (torch._C._functorch, "TransformType"),
+        (torch._functorch.pyfunctorch, "temporarily_clear_interpreter_stack"),
+    ],
+)
+def test_where_transforms_are_not_told_of_they_are_refused(monkeypatch, place, name):
+    with monkeypatch.context() as removed:
+        removed.delattr(place, name)
+        asked, outside = torch_private.find_transforms()
+    monkeypatch.setattr(dispatcher, "transforms_take_gradients", asked)
+    q, x = bs.quantize(torch.randn(32, 64), bs.NVFP4), torch.randn(2, 64)
+    with outside(), pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(lambda x: bs.matmul(x, q).sum())(x)
+
+
 def test_traces_are_asked_about_in_public(monkeypatch):
     monkeypatch.delattr(torch._C, "_is_tracing")
     questions = torch_private.find_questions()

@@ -30,6 +30,7 @@ from blockscale.nn.handover import Handover, keep_until_read, refuse_capture
 from blockscale.nn.labels import label_name, read_label, write_label
 from blockscale.nn.sharding import Sharding, as_dtensors, check_part, local, replicated
 from blockscale.runtime import device_of
+from blockscale.runtime.torch_private import outside_transforms
 from blockscale.tensor import QTensor
 
 logger = logging.getLogger(__name__)
@@ -195,8 +196,9 @@ class PackedModule(nn.Module):
     @_while_tracing
     def prepare(self) -> None:
         """Pack the weights for the device they are on. The first forward does this by itself."""
-        # Under inference_mode the new buffers could never take part in training.
-        with _changing, torch.inference_mode(mode=False), torch.no_grad():
+        # Under inference_mode the new buffers could never take part in training, and under a
+        # transform of torch.func they would end with it.
+        with _changing, torch.inference_mode(mode=False), torch.no_grad(), outside_transforms():
             for name, q in self.qtensors().items():
                 if self._known(name).ready:
                     continue

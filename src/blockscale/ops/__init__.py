@@ -11,7 +11,12 @@ from blockscale.ops.decoder import (
     Norm,
     bind_decoder,
 )
-from blockscale.ops.dispatcher import can_skip_dispatcher, has_only_gradients, needs_gradient
+from blockscale.ops.dispatcher import (
+    can_skip_dispatcher,
+    has_only_gradients,
+    is_differentiated_by_transforms,
+    needs_gradient,
+)
 from blockscale.ops.examples import example, examples
 from blockscale.ops.explain import Explanation, explain, tensor_memory
 from blockscale.ops.gradients import (
@@ -37,6 +42,7 @@ from blockscale.ops.proof.standing import Standing
 from blockscale.ops.quantize import derive_tensor_scale, repack
 from blockscale.ops.replay import keep_replay, run_replay
 from blockscale.ops.rule import Choice
+from blockscale.ops.transforms import run_transformed
 from blockscale.ops.tuning.report import Tuning
 from blockscale.ops.tuning.sources import source_hash
 from blockscale.ops.tuning.stored import machine_of
@@ -89,6 +95,7 @@ __all__ = [
     "grouped_matmul",
     "has_only_gradients",
     "input_grad",
+    "is_differentiated_by_transforms",
     "keep_replay",
     "machine_of",
     "make_plan",
@@ -103,6 +110,7 @@ __all__ = [
     "repack",
     "run_checked",
     "run_replay",
+    "run_transformed",
     "source_hash",
     "tensor_memory",
     "to_prove",

@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from blockscale.runtime.torch_private import find_questions, forward_level
+from blockscale.runtime.torch_private import (
+    find_questions,
+    forward_level,
+    transforms_take_gradients,
+)
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -38,10 +42,20 @@ def refuse_tangents(op: str, tensors: Iterable[Tensor]) -> None:
         return
     for tensor in tensors:
         if unpack_dual(tensor).tangent is not None:
-            raise NotImplementedError(
-                f"{op} has no derivative in forward mode (jvp, make_dual): take it in reverse mode,"
-                " by torch.autograd.grad or torch.func.vjp"
-            )
+            raise no_forward_mode(op)
+
+
+def no_forward_mode(op: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{op} has no derivative in forward mode (jvp, make_dual): take it in reverse mode,"
+        " by torch.autograd.grad or torch.func.vjp"
+    )
+
+
+def is_differentiated_by_transforms() -> bool:
+    """Whether torch.func takes gradients of the call, which its levels have to see as a Function.
+    A compiler traces the op."""
+    return not torch.compiler.is_compiling() and transforms_take_gradients()
 
 
 def needs_gradient(tensors: Iterable[Tensor | None]) -> bool:

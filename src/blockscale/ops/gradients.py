@@ -134,11 +134,14 @@ def tensors_of(call: MatmulCall) -> list[Tensor | None]:
     )
 
 
-def gradients(ctx: Any, grad: Tensor, needs: Sequence[bool]) -> list[Tensor | None]:
+def gradients(
+    ctx: Any, grad: Tensor, needs: Sequence[bool], ways: Ways | None = None
+) -> list[Tensor | None]:
     """Of x and of each bias, where they are needed."""
     tensors = ctx.saved_tensors  # an error where one was changed
     facts, saved = ctx.facts, _restored(ctx.facts, tensors)
-    ways = _EAGER if can_skip_dispatcher((grad, *tensors)) else _WATCHED
+    if ways is None:
+        ways = _EAGER if can_skip_dispatcher((grad, *tensors)) else _WATCHED
     needs_x, *needs_biases = needs
     branches = _branch_gradients(facts, saved, grad, ways) if facts.activation else (grad,)
     found = [_gradient_of_x(facts, branches, saved, ways) if needs_x else None]

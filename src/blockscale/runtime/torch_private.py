@@ -7,6 +7,7 @@ and everything has a way without it that is slower and right:
     questions           where one cannot be asked, every call goes through torch's dispatcher, which
                         asks it anyway
     versions            where changes in place are not counted, no weight counts as unchanged
+    transforms          torch.func refuses to take gradients of products
     below autograd      torch's own kernel of autograd costs four times as much at every call
     skip tracing        torch.compiler.disable costs a microsecond at every call
     op call             the dispatcher copies an op's arguments to C++ and back, at every call
@@ -18,6 +19,7 @@ and everything has a way without it that is slower and right:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from operator import attrgetter
 from types import CodeType
@@ -106,6 +108,20 @@ def find_forward_level() -> Callable[[], int]:
     return lambda: 0
 
 
+def find_transforms() -> tuple[Callable[[], bool], Callable[[], Any]]:
+    """Whether torch.func.grad, or another transform in reverse mode, is about a call; and a context
+    without transforms, where tensors are made that outlive them. Never, and none, where torch does
+    not have both."""
+    transforms = getattr(torch._C, "_functorch", None)
+    levels = getattr(transforms, "get_interpreter_stack", None)
+    grad = getattr(getattr(transforms, "TransformType", None), "Grad", None)
+    modules = getattr(getattr(torch, "_functorch", None), "pyfunctorch", None)
+    outside = getattr(modules, "temporarily_clear_interpreter_stack", None)
+    if levels is None or grad is None or outside is None:
+        return lambda: False, nullcontext
+    return lambda: any(level.key() == grad for level in levels() or ()), outside
+
+
 def counts_versions() -> bool:
     """Whether torch counts the changes of a tensor in place."""
     return hasattr(torch.Tensor, "_version")
@@ -150,3 +166,4 @@ scaled_mm = find_scaled_mm()
 current_device, raw_stream, sleep = find_current_device(), find_raw_stream(), find_sleep()
 below_autograd, skip_tracing = find_below_autograd(), find_skip_tracing()
 forward_level = find_forward_level()
+transforms_take_gradients, outside_transforms = find_transforms()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from blockscale import ops
+from blockscale.runtime.torch_private import outside_transforms
 from blockscale.tensor.qtensor import QTensor
 
 # Where it is kept: a weight that is used again finds its plans again.
@@ -32,8 +33,9 @@ def without_row_scales(w: QTensor) -> QTensor:
     if torch.compiler.is_compiling():
         return _unscaled(w)
     if _UNSCALED not in w.__dict__:
-        # Made in the caller's inference mode it could never take part in training.
-        with torch.inference_mode(mode=False):
+        # Made in the caller's inference mode it could never take part in training, and made under
+        # a transform of torch.func it would end with it.
+        with torch.inference_mode(mode=False), outside_transforms():
             w.__dict__[_UNSCALED] = _unscaled(w)
     kept: QTensor = w.__dict__[_UNSCALED]
     return kept

@@ -160,6 +160,8 @@ def _run_row_scaled(
 
 
 def _run_op(call: ops.MatmulCall) -> Tensor:
+    if ops.is_differentiated_by_transforms():
+        return ops.run_transformed(call)
     if call.activation:
         verb = ops.gated_matmul if call.group_sizes is None else ops.grouped_gated_matmul
     else:
