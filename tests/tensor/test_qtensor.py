@@ -108,8 +108,10 @@ def test_indexing(tensor_scale):
         assert part.shape == y[index].shape
 
 
-def test_slices_are_views():
+def test_slices_are_views_and_integer_tensors_copy():
     q = bs.quantize(torch.randn(4, 8, 64), bs.NVFP4)
+    copied, storage = q[torch.tensor([1, 2])], q.codes.untyped_storage()
+    assert copied.codes.untyped_storage().data_ptr() != storage.data_ptr()
     assert q[1].codes.data_ptr() == q.codes[1].data_ptr()
     assert q[1, 2:6].scale.data_ptr() == q.scale[1, 2:].data_ptr()
 
