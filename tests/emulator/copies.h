@@ -39,14 +39,6 @@ inline CopyGroups& copies_of(Thread& thread) {
     return *thread.copies;
 }
 
-inline CopyGroups& bulk_stores_of(Thread& thread) {
-    if (!thread.bulk_stores) {
-        thread.bulk_stores = std::make_shared<CopyGroups>();
-        thread.bulk_stores->agent = machine->add_agent("a bulk store of " + thread.name(), true);
-    }
-    return *thread.bulk_stores;
-}
-
 // `size` bytes, of which the first `present` are read and the others zero.
 inline void copy_async(u32 to, const void* from, u32 size, u32 present) {
     Thread& self = *machine->current;

@@ -51,7 +51,7 @@ struct Thread {
     unsigned index = 0;  // in the CTA
     bool done = false;
     std::function<std::string()> waits_for;  // what, while it does
-    std::shared_ptr<CopyGroups> copies, bulk_stores;
+    std::shared_ptr<CopyGroups> copies;
     std::shared_ptr<Tcgen05Queue> tcgen05;
     KnownRef tmem_view = std::make_shared<Known>();  // what it knew at the last tcgen05.fence::after_thread_sync
 

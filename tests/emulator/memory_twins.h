@@ -108,29 +108,6 @@ void tma_load_pair_multicast(u32 to, const void* map, std::initializer_list<int>
     machine->maybe_switch();
 }
 
-void tma_store(const void* map, std::initializer_list<int> coordinates, u32 from) {
-    const Box box(map, coordinates);
-    const Place place = place_of(from, box.slot_bytes(), 16, "cp.async.bulk.tensor");
-    check_destination(place, box, "cp.async.bulk.tensor");
-    BS_REQUIRE(box.piece_slots == box.piece_bytes, "a bulk store of spread elements, which is not modelled");
-    CopyGroups& stores = bulk_stores_of(*machine->current);
-    Accessor by = this_thread();
-    by.agent = stores.agent, by.clock = stores.epoch(), by.is_async_proxy = true;
-    place.cta->shared->note(place.offset, box.slot_bytes(), false, by, "cp.async.bulk.tensor");
-    stores.add([box, place] {
-        box.for_pieces(place.offset, [&](u32 at, const u8* to) {
-            if (to) std::memcpy(const_cast<u8*>(to), place.cta->shared->at(at), box.piece_bytes);
-        });
-    });
-}
-void bulk_commit() { bulk_stores_of(*machine->current).commit(); }
-void bulk_wait(int pending) {
-    CopyGroups& stores = bulk_stores_of(*machine->current);
-    stores.wait(size_t(pending));
-    machine->current->clock.learn(stores.agent, u32(stores.done));
-    machine->maybe_switch();
-}
-
 void store_32_bytes(void* to, const u32* words) {
     BS_REQUIRE(reinterpret_cast<uintptr_t>(to) % 32 == 0, "st.global.v8 to %p, which is no multiple of 32", to);
     std::memcpy(to, words, 32);

@@ -16,12 +16,10 @@ inline void place_cta(Cta* cta) {
     if (cta) cta->shared->place();
 }
 
-// Copies and products that a thread issued have ended before its CTA does.
+// Products that a thread issued have ended before its CTA does.
 inline void check_queues(const Thread& thread) {
     BS_REQUIRE(!thread.tcgen05 || thread.tcgen05->done == thread.tcgen05->operations.size(),
                "%s has issued tcgen05.mma or tcgen05.cp that are not done when its CTA ends", thread.name().c_str());
-    BS_REQUIRE(!thread.bulk_stores || thread.bulk_stores->done == thread.bulk_stores->groups.size(),
-               "%s has issued bulk stores that have not read shared memory when its CTA ends", thread.name().c_str());
 }
 
 // Nobody may still be about to use its shared memory.

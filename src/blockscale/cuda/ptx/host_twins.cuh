@@ -37,9 +37,6 @@ void tma_load_multicast(u32 to, const void* map, std::initializer_list<int> coor
 void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier);
 void tma_load_pair(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier);
 void tma_load_pair_multicast(u32 to, const void* map, std::initializer_list<int> coordinates, u32 barrier, u32 ctas);
-void tma_store(const void* map, std::initializer_list<int> coordinates, u32 from);
-void bulk_commit();
-void bulk_wait(int pending);
 
 // Global memory.
 void store_32_bytes(void* to, const u32* words);
