@@ -19,7 +19,7 @@ inline IntegerTable integer_table(const float* values, int bits) {
     halves = halves && 2 * size == std::floor(2 * size) && size < 64;
   }
   IntegerTable table;
-  table.unit = halves && largest > 1 ? 0.5f : (largest > 0 ? largest : 1.0f) / 127;
+  table.unit = halves && largest > 1 ? 0.5f : (largest / 127 > 0 ? largest : 1.0f) / 127;
   for (int i = 0; i < 16; ++i) {
     table.integers[i] = int8_t(std::nearbyint(values[i % count] / table.unit));
     table.raised[i] = uint8_t(table.integers[i] + 128);

@@ -2,6 +2,7 @@
 #include "products/multiply.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cpu_tiles.h"
 #include "products/int8_table.h"
@@ -50,6 +51,14 @@ int significant_bits(const float* table, int count) {
   return most;
 }
 
+// Whether a scale that AMX need not check (2^-100 to 2^100) may be added to the exponent of every entry.
+bool takes_exponents(const float* table, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (table[i] != 0 && std::fabs(table[i]) < 0x1p-24f) return false;
+  }
+  return true;
+}
+
 // Of gate and up together.
 AmxFacts amx_facts(const Matmul& call) {
   const Format& format = call.format;
@@ -63,7 +72,8 @@ AmxFacts amx_facts(const Matmul& call) {
     const float value = format.scale_table[i];
     check = check || value > 0x1p100f || (value > 0 && value < 0x1p-100f);
   }
-  return {scale == 1 && format.block >= cpu_tiles::CHUNK, element + scale <= 8, check};
+  const bool by_exponents = takes_exponents(format.table, entries) && takes_exponents(call.up_table, entries);
+  return {scale == 1 && format.block >= cpu_tiles::CHUNK && by_exponents, element + scale <= 8, check};
 }
 
 void multiply_by_amx(const Matmul& call) {

@@ -315,6 +315,20 @@ def test_the_thread_still_flushes_afterwards(native_way, flush_denormal):
     assert (tiny * 1.0).view(torch.int32).item() == 0
 
 
+def test_codebooks_with_tiny_entries(native_way):
+    """No power of two may be added to their exponents unseen."""
+    tiny = (-1e-38, 0.0, 1e-40, 2.0**-120)
+    values = (-1.0, -0.5, *tiny, *(step / 10 for step in range(1, 11)))
+    some = bs.KBIT4.replace(name="far_apart", scale="e8m0", tensor_scale="none", codebook=values)
+    codes, scale = torch.randint(16, (40, 128)).byte(), torch.randint(110, 130, (40, 4)).byte()
+    w = weight_of(native_way, some, codes, scale)
+    for m in (1, 40):
+        for dtype in dtypes_of(native_way):
+            x = torch.randn(m, 128).to(dtype)
+            y = bs.matmul(x, w, out_dtype=torch.float32)
+            check(y, x.double(), exact(w), torch.float32, dtype)
+
+
 def test_infinite_and_missing_activations(native_way):
     w, x = native_way.weight(torch.randn(20, 64), bs.KBIT4), torch.randn(6, 64).bfloat16()
     x[1, 5], x[3, 60], x[4, 0] = math.inf, math.nan, -math.inf
