@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from blockscale import ops
 from blockscale.formats import Format
 from blockscale.layouts import canonical
+from blockscale.nn.adapters import why_adapter
 from blockscale.nn.fused import is_fused, read_fused
 from blockscale.nn.packed import PackedModule, known_x_format
 from blockscale.nn.selection import Formats
@@ -121,6 +122,8 @@ def _refuses(
     """Why a layer cannot be swapped, whatever the format."""
     if isinstance(module, PackedModule):
         return "quantised already"
+    if reason := why_adapter(model, name):
+        return reason
     if isinstance(module, nn.Linear):
         if type(module) is not nn.Linear:
             return f"{type(module).__name__} may not compute what nn.Linear does"

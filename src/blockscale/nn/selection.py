@@ -9,6 +9,7 @@ from torch import nn
 
 from blockscale.formats import Format
 from blockscale.formats import format as find_format
+from blockscale.nn.adapters import adapted_name
 
 Where = Callable[[str, nn.Module], bool] | str | Iterable[str] | None
 
@@ -27,8 +28,10 @@ KEPT = (
 
 
 def matches(pattern: str, *names: str) -> bool:
-    """Whether a name fits: "*.down_proj" fits "model.layers.0.mlp.down_proj" and "down_proj"."""
-    return any(fnmatchcase(name, pattern) or fnmatchcase(f".{name}", pattern) for name in names)
+    """Whether a name fits: "*.down_proj" fits "model.layers.0.mlp.down_proj" and "down_proj", and
+    "down_proj.base_layer", which has an adapter."""
+    every = {*names, *map(adapted_name, names)}
+    return any(fnmatchcase(name, pattern) or fnmatchcase(f".{name}", pattern) for name in every)
 
 
 def selector(where: Where, *, head: bool = False) -> Callable[[str, nn.Module], str]:
