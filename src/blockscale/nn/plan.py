@@ -12,6 +12,7 @@ from blockscale.formats import Format
 from blockscale.layouts import canonical
 from blockscale.nn.adapters import why_adapter
 from blockscale.nn.fused import is_fused, read_fused
+from blockscale.nn.hooks import why_not_carried
 from blockscale.nn.packed import PackedModule, known_x_format
 from blockscale.nn.selection import Formats
 
@@ -110,7 +111,7 @@ def _tied_embedding(
     and here all are read: the head can have a packed copy of its own."""
     if not isinstance(module, nn.Linear):
         return ""
-    others = [owner for owner in owners[id(module.weight)] if owner != name]
+    others = [owner for owner in owners.get(id(module.weight), []) if owner != name]
     if not all(isinstance(model.get_submodule(each), nn.Embedding) for each in others):
         return ""
     return others[0] if others else ""
@@ -127,6 +128,10 @@ def _refuses(
     if isinstance(module, nn.Linear):
         if type(module) is not nn.Linear:
             return f"{type(module).__name__} may not compute what nn.Linear does"
+        if "weight" not in module._parameters:
+            return (
+                "its weight is computed by a hook (remove_weight_norm, prune.remove: make it final)"
+            )
         around = model.get_submodule(name.rpartition(".")[0])
         if isinstance(around, nn.TransformerEncoderLayer):
             return "its weight is read by the layer around it, which has a path of its own"
@@ -134,6 +139,8 @@ def _refuses(
         return f"{type(module).__name__} is no nn.Linear and no fused experts"
     elif isinstance(fused := read_fused(module), str):
         return fused
+    if reason := why_not_carried(module):
+        return reason
     for parameter in module.parameters(recurse=False):
         others = [owner for owner in owners.get(id(parameter), []) if owner != name]
         if parameter.dim() > 1 and others:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from blockscale.formats import Format, NormalFloat, normal_float
 from blockscale.nn.experts import Experts
 from blockscale.nn.fused import read_fused
+from blockscale.nn.hooks import carry_hooks
 from blockscale.nn.importance import RANDOM, Importance, find_importance
 from blockscale.nn.labels import describe_in_config, untie_in_config
 from blockscale.nn.linear import Linear
@@ -190,6 +191,7 @@ def _swap(
         )
         parts += made
     twin = _assemble(module, parts, x_format).train(module.training)
+    carry_hooks(module, twin)
     for name in names:
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, twin)
