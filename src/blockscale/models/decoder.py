@@ -51,6 +51,9 @@ class FastDecoder:
     @property
     def refusal(self) -> str | None:
         """Why tokens go the model's own way."""
+        if self._stack.__dict__.get("forward", self) is not self:
+            name = type(self._stack).__name__
+            return f"{name} has a forward that is not its class's, which one call would pass by"
         bound = bind(self._stack)
         return bound if isinstance(bound, str) else None
 

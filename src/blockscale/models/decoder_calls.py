@@ -45,7 +45,10 @@ def is_taken(
         return False
     if not (config.use_cache if use_cache is None else use_cache):
         return False
-    length = tokens_in(past_key_values, len(stack.layers))
+    layers = len(stack.layers)
+    if config.num_hidden_layers < layers:  # a model passes as many of its layers
+        return False
+    length = tokens_in(past_key_values, layers)
     if length is None:
         return False
     if position_ids is not None and not _follow(position_ids, length, given.shape[1]):

@@ -5,6 +5,7 @@ Which layers are known, what is bound of them, and what has to stay as it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _HEAD_NORMS = ("q_norm", "k_norm")
 _GATED = ("gate_proj", "up_proj", "down_proj")
-_HOOKED = "has forward hooks, which one call would pass by"
+_ATTENTION = ("scaling", "head_dim", "is_causal", "sliding_window")  # fields that are bound
 _RECORDER = "transformers.utils.output_capturing"
 
 
@@ -36,8 +37,15 @@ def why_not_fast(stack: Any) -> str | None:
         reason = _why_not_layer(layer)
         if reason is not None:
             return f"layer {index}: {reason}"
-    if _hooks(stack.norm):
-        return f"the last norm {_HOOKED}"
+    family = _family(layers[0])
+    reason = (
+        _why_not_class(stack, f"{family}Model")
+        or _why_not_class(stack.norm, f"{family}RMSNorm")
+        or _why_not_forward(stack.norm, "the last norm")
+        or _why_not_forward(stack.rotary_emb, "the rotary embedding")
+    )
+    if reason is not None:
+        return reason
     if stack.norm.weight.device.type != "cpu":
         return f"it is on {stack.norm.weight.device}: the native call is for CPUs"
     return None
@@ -47,6 +55,10 @@ def _why_not_layer(layer: Any) -> str | None:
     name = type(layer).__name__
     if name not in _KNOWN:
         return f"{name} is not among {', '.join(_KNOWN)}"
+    for part, kind in _parts(layer):
+        reason = _why_not_class(part, f"{_family(layer)}{kind}")
+        if reason is not None:
+            return reason
     plain = [linear for linear in _linears(layer) if type(linear) is not Linear]
     if plain:
         return f"a {type(plain[0]).__name__} is not a quantised bs.nn.Linear"
@@ -62,8 +74,38 @@ def _why_not_layer(layer: Any) -> str | None:
     window = _window(layer.self_attn)
     if window is not None:
         return f"its tokens attend to {window} tokens alone"
-    if any(_hooks(module) for module in layer.modules()):
-        return f"it {_HOOKED}"
+    for name, module in layer.named_modules():
+        reason = _why_not_forward(module, name or "it")
+        if reason is not None:
+            return reason
+    return None
+
+
+def _family(layer: Any) -> str:
+    return type(layer).__name__.removesuffix("DecoderLayer")
+
+
+def _parts(layer: Any) -> Iterator[tuple[Any, str]]:
+    """And what their classes are called after the family."""
+    yield layer.self_attn, "Attention"
+    yield layer.mlp, "MLP"
+    for name in _NORMS:
+        yield getattr(layer, name), "RMSNorm"
+    for name in _head_norms(layer.self_attn):
+        yield getattr(layer.self_attn, name), "RMSNorm"
+
+
+def _why_not_class(module: nn.Module, known: str) -> str | None:
+    """Others have fields of the same names, and compute something else of them."""
+    name = type(module).__name__
+    return None if name == known else f"{name} is not {known}"
+
+
+def _why_not_forward(module: nn.Module, called: str) -> str | None:
+    if _hooks(module):
+        return f"{called} has forward hooks, which one call would pass by"
+    if "forward" in module.__dict__:
+        return f"{called} has a forward that is not its class's, which one call would pass by"
     return None
 
 
@@ -114,24 +156,37 @@ def _heads(attention: Any) -> tuple[int, int, int]:
 
 
 def watch_of(stack: Any) -> Watch:
-    """Everything that a call has the address of, and the modules on the way to it."""
+    """Everything that a call has the address or the value of, and the modules on the way to it."""
     watch = Watch()
-    for norm in watch.children(stack, ["norm"]):
-        watch.parameter(norm, "weight")
-    for layer in watch.children(stack.layers, list(stack.layers._modules)):
-        for norm in watch.children(layer, _NORMS):
-            watch.parameter(norm, "weight")
-        for part, names in (("self_attn", _PROJECTIONS), ("mlp", _GATED)):
-            for module in watch.children(layer, [part]):
-                for norm in watch.children(module, _HEAD_NORMS):
-                    watch.parameter(norm, "weight")
-                for linear in watch.children(module, names):
-                    watch.parameter(linear, "bias")
-                    if isinstance(linear, Linear):
-                        watch.packed(linear)
-    for module in (stack.norm, *stack.layers.modules()):
-        watch.hooks(module)
+    watch.fields(stack.config, ["sliding_window"])
+    _watch_norms(watch, stack, ["norm"])
+    for module in watch.children(stack, ["rotary_emb", "layers"]):
+        for each in module.modules():
+            watch.forward(each)
+    watch.forward(stack.norm)
+    for layer in watch.every_child(stack.layers):
+        _watch_norms(watch, layer, _NORMS)
+        for attention in watch.children(layer, ["self_attn"]):
+            watch.fields(attention, _ATTENTION)
+            _watch_norms(watch, attention, _HEAD_NORMS)
+            _watch_linears(watch, attention, _PROJECTIONS)
+        for mlp in watch.children(layer, ["mlp"]):
+            _watch_linears(watch, mlp, _GATED)
+            watch.children(mlp, ["act_fn"])
     return watch
+
+
+def _watch_norms(watch: Watch, module: nn.Module, names: Iterable[str]) -> None:
+    for norm in watch.children(module, names):
+        watch.parameter(norm, "weight")
+        watch.fields(norm, ["variance_epsilon"])
+
+
+def _watch_linears(watch: Watch, module: nn.Module, names: Iterable[str]) -> None:
+    for linear in watch.children(module, names):
+        watch.parameter(linear, "bias")
+        if isinstance(linear, Linear):
+            watch.packed(linear)
 
 
 def _head_norms(attention: nn.Module) -> list[str]:
