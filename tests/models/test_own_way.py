@@ -10,6 +10,7 @@ import blockscale as bs
 import ways
 from blockscale.models.decoder import FastDecoder
 from models.decoders import TOKENS, count_calls, logits, relative, tiny, transformers
+from tiny_models import make_tiny
 
 pytestmark = pytest.mark.skipif(bool(ways.MISSING), reason=ways.MISSING)
 
@@ -233,6 +234,43 @@ def test_embeddings_of_another_width_go_the_way_of_the_model(width):
         model(inputs_embeds=torch.randn(1, 3, width), use_cache=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_embeddings_of_another_dtype_give_what_the_model_gives(dtype, tokens):
+    model, twin = tiny(), tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    with torch.inference_mode():
+        x = model.model.embed_tokens(TOKENS[:, :tokens]).to(dtype)
+        found, expected = (each.model(inputs_embeds=x, use_cache=True) for each in (model, twin))
+    states, its = found.last_hidden_state, expected.last_hidden_state
+    assert states.dtype == its.dtype
+    assert (
+        found.past_key_values.layers[0].keys.dtype == expected.past_key_values.layers[0].keys.dtype
+    )
+    # The model rounds what its first norm gives to the dtype of the embeddings, at most once.
+    assert relative(states, its) < 3 * torch.finfo(torch.bfloat16).eps
+
+
+def test_embeddings_of_float64_are_refused_as_the_model_refuses_them():
+    """One token of them, and several."""
+    model = tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    for tokens in (1, 3):
+        x = torch.ones(1, tokens, 64, dtype=torch.float64)
+        with torch.inference_mode(), pytest.raises(TypeError, match="cast it first"):
+            model(inputs_embeds=x, use_cache=True)
+
+
+def test_embeddings_of_integers_go_the_way_of_the_model():
+    """Which rounds what its first norm gives to integers."""
+    model, twin = tiny(), tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    x = TOKENS[:, :64].reshape(1, 1, 64)
+    with torch.inference_mode():
+        found, expected = (each(inputs_embeds=x, use_cache=True).logits for each in (model, twin))
+    assert torch.equal(found, expected)
+
+
 def test_gates_of_another_format_go_the_way_of_the_model():
     model = tiny(format={"*.up_proj": bs.KBIT5, "*": bs.KBIT4})
     report = bs.optimize_(model, head=False)
@@ -247,6 +285,9 @@ def test_what_is_left_is_said():
     model = tiny()
     with pytest.raises(ValueError, match='x_format must be "int8" or None, got'):
         bs.optimize_(model, x_format="mxfp8")
+    with pytest.raises(ValueError, match="nvfp5"):
+        bs.optimize_(model, head="nvfp5")
+    assert model.model.layers[0].mlp.up_proj.x_format is None
     model.model.layers[1].mlp.up_proj = torch.nn.Linear(64, 160, bias=False)
     report = bs.optimize_(model, head=False)
     assert "left: decoding, layer by layer: layer 1: a Linear is not a quantised" in str(report)
@@ -255,6 +296,15 @@ def test_what_is_left_is_said():
     again = str(bs.optimize_(model, head=True))
     assert "left: the output head, which is packed already" in again
     assert "left: decoding, which is one call already" in again
+
+
+def test_a_model_whose_experts_alone_are_packed_is_quantised():
+    model = make_tiny("Qwen3Moe")
+    bs.quantize_(model, "mxfp8", where="*experts*", importance=None)
+    report = bs.optimize_(model, head=True)
+    assert [line.partition(",")[0] for line in report.changed] == ["lm_head: mxfp8"]
+    assert model.lm_head.weight.format == bs.MXFP8
+    assert any("decoding, layer by layer" in reason for reason in report.left)
 
 
 def test_norms_that_get_other_memory_are_bound_anew():

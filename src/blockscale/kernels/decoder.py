@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import reduce
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
@@ -23,6 +24,7 @@ from blockscale.runtime import native
 
 PRODUCTS = ("q", "k", "v", "o", "gate_up", "down")
 NORMS = ("attention", "mlp", "q", "k")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of x
 
 
 class Norm(NamedTuple):
@@ -88,6 +90,8 @@ class DecoderCall:
             for name, product in layer.products.items():
                 setattr(place, name, native.DecoderProduct(product))
         self._config, self._many, self._kept = config, many, (norm, kept)
+        norms = [norm, *(each for layer in layers for each in layer.norms.values())]
+        self._dtype = reduce(torch.promote_types, (each.weight.dtype for each in norms))
         self._algorithms: Sequence[str] | None = None  # that the layers have
         self._caches: Callable[[], Caches | None] = lambda: None  # whose addresses the layers have
         # Two threads may decode with one model; what a call is made of is there once.
@@ -101,10 +105,14 @@ class DecoderCall:
             isa=native.ISAS.index(config.isa),
         )
 
+    def result_dtype(self, x: torch.dtype) -> torch.dtype:
+        """That torch would give the product of normed x and the norms' weights."""
+        return torch.promote_types(x, self._dtype)
+
     def takes(self, x: Tensor) -> bool:  # [tokens, hidden]
-        """Whether it is for rows of this width, and for so many at a time."""
+        """Whether it is for rows of this width and dtype, and for so many at a time."""
         tokens, width = x.shape
-        if width != self._call.hidden:
+        if width != self._call.hidden or x.dtype not in _DTYPES:
             return False
         return tokens == 1 or self._many(tokens, dtype_name(x.dtype)) is not None
 

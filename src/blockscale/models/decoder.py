@@ -70,7 +70,8 @@ class FastDecoder:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
         stack, x, cache = self._stack, asked.get("inputs_embeds"), asked.get("past_key_values")
-        x = (stack.embed_tokens(asked["input_ids"]) if x is None else x).contiguous()
+        x = stack.embed_tokens(asked["input_ids"]) if x is None else x
+        x = x.to(call.result_dtype(x.dtype)).contiguous()
         pieces, tokens = x[0].split(_PIECE), x.shape[1]
         takes = all(call.takes(piece) for piece in pieces)
         if cache is None:

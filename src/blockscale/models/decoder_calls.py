@@ -32,6 +32,8 @@ def is_taken(
     given = inputs_embeds if input_ids is None else input_ids
     if given is None or given.shape[0] != 1 or not given.shape[1]:
         return False
+    if inputs_embeds is not None and not inputs_embeds.is_floating_point():
+        return False
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or stack.training:
         return False
     config = stack.config
