@@ -62,6 +62,86 @@ def test_a_model_that_was_loaded_into_is_saved_and_loaded(tmp_path, integrated):
     assert torch.equal(logits(again), logits(model))
 
 
+def x_formats(model):
+    """What each packed layer quantises its inputs to."""
+    return {
+        name: layer.x_format
+        for name, layer in model.named_modules()
+        if isinstance(layer, bs.nn.Linear)
+    }
+
+
+def quantize_(model, format="kbit4", **arguments):
+    bs.quantize_(model, format, scale="absmax", importance=None, **arguments)
+
+
+def twice(model, first, second):
+    """Nothing is left for the second call, whose x_format no layer gets."""
+    quantize_(model, x_format=first)
+    quantize_(model, x_format=second)
+
+
+def then_optimize_(model, **arguments):
+    head = arguments.pop("head", False)
+    quantize_(model, **arguments)
+    bs.optimize_(model, head=head)
+
+
+def optimized_back(model):
+    quantize_(model, x_format="int8")
+    bs.optimize_(model, head=True, x_format=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda model: twice(model, "int8", None), "int8"),
+        (lambda model: twice(model, None, "int8"), None),
+        (then_optimize_, "int8"),
+        (lambda model: then_optimize_(model, format="nvfp4", x_format="nvfp4"), "int8"),
+        (lambda model: then_optimize_(model, x_format="int8", head=True), "int8"),
+        (optimized_back, None),
+    ],
+    ids=["int8-none", "none-int8", "optimize", "nvfp4-optimize", "head", "optimized-back"],
+)
+def test_the_config_says_what_layers_quantise_inputs_to(
+    change, wanted, tmp_path, integrated, capsys
+):
+    model = make_tiny("Llama")
+    change(model)
+    assert "x_format" not in capsys.readouterr().err
+    assert set(x_formats(model).values()) == {wanted}
+    model.save_pretrained(tmp_path)
+    described = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    assert described.get("x_format") == wanted
+    assert x_formats(AutoModelForCausalLM.from_pretrained(tmp_path)) == x_formats(model)
+
+
+def by_parts(model):
+    quantize_(model, where="*.mlp.*")
+    quantize_(model, where="*.self_attn.*", x_format="int8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [by_parts, lambda model: then_optimize_(model, head="mxfp8")],
+    ids=["quantize_ twice", "a head of eight bits"],
+)
+def test_a_config_that_cannot_say_what_layers_quantise_inputs_to_says_nothing(change, capsys):
+    model = make_tiny("Llama")
+    change(model)
+    assert capsys.readouterr().err.count("layers have different x_format (None, int8)") == 1
+    assert model.config.quantization_config == {"quant_method": "blockscale", "version": 2}
+
+
+def test_a_plain_module_has_no_config_to_warn_of(capsys):
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(64, 32) for name in "ab"})
+    bs.quantize_(model, "kbit4", "a")
+    bs.quantize_(model, "kbit4", "b", x_format="int8")
+    assert set(x_formats(model).values()) == {None, "int8"}
+    assert "x_format" not in capsys.readouterr().err
+
+
 def write_by(way, family, tmp_path):
     """A folder in our dialect."""
     where = "*.experts" if way == "experts only" else None

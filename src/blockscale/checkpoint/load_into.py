@@ -21,8 +21,8 @@ from blockscale.checkpoint.dialects.blockscale import stated_x_format
 from blockscale.formats import Format
 from blockscale.nn import Experts, Linear
 from blockscale.nn.fused import is_fused, read_fused
-from blockscale.nn.labels import describe_in_config
-from blockscale.nn.packed import PackedModule, common_x_format
+from blockscale.nn.packed import PackedModule
+from blockscale.nn.saved_config import describe_in_config
 from blockscale.nn.sharding import Sharding
 from blockscale.numerics import Activation
 from blockscale.tensor import QTensor
@@ -60,7 +60,7 @@ def load_into(model: nn.Module, path: str | Path) -> None:
     on_meta = any(value.is_meta for value in model.state_dict().values())
     model.load_state_dict(state, strict=False, assign=on_meta)
     if swaps:
-        describe_in_config(model, common_x_format(model))
+        describe_in_config(model)
 
 
 def make_twins(

@@ -30,8 +30,9 @@ from blockscale.checkpoint.stored import named
 from blockscale.formats import Format
 from blockscale.layouts import canonical
 from blockscale.nn.labels import label_name
-from blockscale.nn.packed import PackedModule, common_x_format
+from blockscale.nn.packed import PackedModule
 from blockscale.nn.projections import check_shared
+from blockscale.nn.saved_config import common_x_format
 from blockscale.runtime import sync_folder
 from blockscale.tensor import QTensor
 

@@ -14,6 +14,7 @@ from blockscale.models.decoder import FastDecoder
 from blockscale.nn.linear import Linear
 from blockscale.nn.packed import PackedModule
 from blockscale.nn.quantize import quantize_
+from blockscale.nn.saved_config import describe_in_config
 from blockscale.nn.selection import HEADS, matches
 from blockscale.runtime import load_native, usable_threads
 
@@ -50,7 +51,7 @@ def optimize_(
         raise TypeError(f"optimize_: model must be an nn.Module, got {type(model).__name__}")
     if x_format not in (None, "int8"):
         raise ValueError(f'optimize_: x_format must be "int8" or None, got {x_format!r}')
-    layers = [module for module in model.modules() if isinstance(module, Linear)]
+    layers = _linear_layers(model)
     if not layers:
         raise ValueError("optimize_: no layer is quantised: bs.quantize_(model, bs.KBIT4) first")
     away = [layer for layer in layers if layer.weight.device.type != "cpu"]
@@ -59,9 +60,11 @@ def optimize_(
             f"optimize_ is for CPUs, and {len(away)} layers are on {away[0].weight.device}"
         )
     notes = _Notes()
+    head_format = _format_of_most(layers) if isinstance(head, bool) else find_format(head)
+    _round_activations(model, x_format)
     if head is not False:
-        _pack_head(model, _format_of_most(layers) if head is True else find_format(head), notes)
-    _round_activations(model, x_format, notes)
+        _pack_head(model, head_format, x_format, notes)
+    _note_rounding(model, x_format, notes)
     _decode_in_one_call(model, notes)
     return Optimized(tuple(notes.changed), tuple(notes.left))
 
@@ -80,7 +83,7 @@ def _format_of_most(layers: Sequence[Linear]) -> Format:
     return max(counts, key=lambda each: counts[each])
 
 
-def _pack_head(model: nn.Module, format: Format, notes: _Notes) -> None:
+def _pack_head(model: nn.Module, format: Format, x_format: str | None, notes: _Notes) -> None:
     heads = [
         module
         for name, module in model.named_modules()
@@ -92,7 +95,17 @@ def _pack_head(model: nn.Module, format: Format, notes: _Notes) -> None:
     if not heads:
         notes.left.append("no output head was found")
         return
-    report = quantize_(model, format, where=(), head=True, importance=None, progress=False)
+    # What it is to have in the end: `quantize_` warns of layers that differ.
+    widths = [module.in_features for module in heads if isinstance(module, nn.Linear)]
+    report = quantize_(
+        model,
+        format,
+        where=(),
+        x_format=x_format if all(_takes_int8(format, k) for k in widths) else None,
+        head=True,
+        importance=None,
+        progress=False,
+    )
     for layer in report.quantized:
         notes.changed.append(
             f"{layer.name}: {format}, {layer.bytes_after / 1e6:.1f} MB"
@@ -103,22 +116,37 @@ def _pack_head(model: nn.Module, format: Format, notes: _Notes) -> None:
             notes.left.append(f"{layer.name}: {layer.reason}")
 
 
-def _round_activations(model: nn.Module, x_format: str | None, notes: _Notes) -> None:
-    layers = [module for module in model.modules() if isinstance(module, Linear)]
-    fitting = [layer for layer in layers if x_format is None or _takes_int8(layer)]
-    for layer in fitting:
+def _round_activations(model: nn.Module, x_format: str | None) -> None:
+    for layer in _fitting(model, x_format):
         layer.x_format = x_format
+    describe_in_config(model)
+
+
+def _note_rounding(model: nn.Module, x_format: str | None, notes: _Notes) -> None:
+    fitting = len(_fitting(model, x_format))
+    left = len(_linear_layers(model)) - fitting
     word = "take x as it is" if x_format is None else f"round x to {x_format}"
-    notes.changed.append(f"{len(fitting)} layers {word}")
-    if len(fitting) < len(layers):
+    notes.changed.append(f"{fitting} layers {word}")
+    if left:
         notes.left.append(
-            f"{len(layers) - len(fitting)} layers take x as it is: int8 is for 2 and 4 bits and "
-            "for k divisible by 32"
+            f"{left} layers take x as it is: int8 is for 2 and 4 bits and for k divisible by 32"
         )
 
 
-def _takes_int8(layer: Linear) -> bool:
-    return layer.weight.format.element.bits in (2, 4) and layer.in_features % 32 == 0
+def _linear_layers(model: nn.Module) -> list[Linear]:
+    return [module for module in model.modules() if isinstance(module, Linear)]
+
+
+def _fitting(model: nn.Module, x_format: str | None) -> list[Linear]:
+    return [
+        layer
+        for layer in _linear_layers(model)
+        if x_format is None or _takes_int8(layer.weight.format, layer.in_features)
+    ]
+
+
+def _takes_int8(format: Format, k: int) -> bool:
+    return format.element.bits in (2, 4) and k % 32 == 0
 
 
 def _decode_in_one_call(model: Any, notes: _Notes) -> None:

@@ -9,8 +9,6 @@ warn and go on with random numbers.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -46,31 +44,3 @@ def read_label(stored: Tensor) -> Format:
             f"expected the name of a format as bytes, got {stored.dtype} {list(stored.shape)}"
         )
     return find_format(bytes(stored.tolist()).decode("ascii"))
-
-
-def describe_in_config(model: Any, x_format: Format | str | None = None) -> None:
-    """Have `save_pretrained` of a transformers model say in config.json what its files hold.
-
-    transformers is known by these attributes, so nothing is imported. A model that it has quantised
-    itself has a quantiser, which says so.
-    """
-    config: Any = getattr(model, "config", None)
-    if not (hasattr(model, "save_pretrained") and hasattr(config, "to_dict")):
-        return
-    if getattr(model, "hf_quantizer", None) is not None:
-        return
-    described: dict[str, Any] = {"quant_method": NAME, "version": VERSION}
-    if x_format is not None:
-        described["x_format"] = label(x_format)
-    config.quantization_config = described
-    model._weight_conversions = []  # names and shapes in the files are those of the model
-
-
-def untie_in_config(model: Any) -> None:
-    """Say of a transformers model that its head has a weight of its own: else the next
-    `tie_weights`, at loading, would put the embedding's in its place."""
-    config: Any = getattr(model, "config", None)
-    configs: tuple[Any, ...] = (config, getattr(config, "text_config", None))
-    for each in configs:
-        if getattr(each, "tie_word_embeddings", False):
-            each.tie_word_embeddings = False

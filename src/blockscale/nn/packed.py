@@ -14,7 +14,6 @@ everything that moves, counts, shares or compiles modules knows them. Three thin
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -32,8 +31,6 @@ from blockscale.nn.sharding import Sharding, as_dtensors, check_part, local, rep
 from blockscale.runtime import device_of
 from blockscale.runtime.torch_private import outside_transforms
 from blockscale.tensor import QTensor
-
-logger = logging.getLogger(__name__)
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 FIELDS = ("codes", "scale", "tensor_scale", "codebook")
@@ -324,19 +321,6 @@ def known_x_format(x_format: Format | str | None, *widths: int) -> Format | str 
     for k in widths:
         ops.check_block("x_format", "x", k, format)
     return "int8" if format == INT8 else format
-
-
-def common_x_format(model: nn.Module) -> Format | str | None:
-    """The x_format of all packed layers of a model, as its config can say it; None and a warning
-    where they differ."""
-    found = {each.x_format for each in model.modules() if isinstance(each, PackedModule)}
-    if len(found) > 1:
-        logger.warning(
-            "layers have different x_format (%s), and a config says one for all: it says none",
-            ", ".join(sorted(map(str, found))),
-        )
-        return None
-    return found.pop() if found else None
 
 
 def _move(part: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:

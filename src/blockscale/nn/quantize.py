@@ -20,13 +20,13 @@ from blockscale.nn.experts import Experts
 from blockscale.nn.fused import read_fused
 from blockscale.nn.hooks import carry_hooks
 from blockscale.nn.importance import RANDOM, Importance, find_importance
-from blockscale.nn.labels import describe_in_config, untie_in_config
 from blockscale.nn.linear import Linear
 from blockscale.nn.packed import PackedModule, known_x_format
 from blockscale.nn.plan import Step, Weight, make_plan, weights_of
 from blockscale.nn.progress import track
 from blockscale.nn.projections import shared_tensor_scales
 from blockscale.nn.report import LayerReport, Report
+from blockscale.nn.saved_config import describe_in_config, untie_in_config
 from blockscale.nn.selection import Formats, Where, selector
 from blockscale.numerics import check_rule
 from blockscale.tensor import QTensor, fit_codebook, quantize
@@ -91,7 +91,7 @@ def quantize_(
                 untie_in_config(model)
                 swapped = [_as_copy(layer, step.tied_to) for layer in swapped]
             layers += swapped
-    describe_in_config(model, x_format)
+    describe_in_config(model)
     return Report(tuple(layers), formats.unused, found.origin)
 
 

@@ -65,6 +65,24 @@ def test_a_fresh_process_computes_the_same(tmp_path):
         assert torch.equal(found[path], wanted), path
 
 
+def test_the_config_says_what_layers_quantise_inputs_to(plain, tmp_path, capsys):
+    """By then, and the config that the model was loaded with stays as the caller made it."""
+    config = BlockscaleConfig("kbit4", scale="absmax")
+    model = load(plain, quantization_config=config)
+    layers = packed(model).values()
+    for layer in layers:
+        layer.x_format = "int8"
+    model.save_pretrained(tmp_path / "q")
+    again = load(tmp_path / "q")
+    assert {layer.x_format for layer in packed(again).values()} == {"int8"}
+    assert torch.equal(logits(again), logits(model))
+    assert config.x_format is None
+    next(iter(layers)).x_format = None
+    model.save_pretrained(tmp_path / "mixed")
+    assert "layers have different x_format (None, int8)" in capsys.readouterr().err
+    assert {layer.x_format for layer in packed(load(tmp_path / "mixed")).values()} == {None}
+
+
 def test_saved_models_are_read_without_transformers(plain, tmp_path):
     model = load(plain, quantization_config=BlockscaleConfig(MIXED, scale="absmax"))
     model.save_pretrained(tmp_path / "q", max_shard_size="40KB")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from blockscale.models.pretrained.config import BlockscaleConfig
 from blockscale.models.pretrained.on_load import QuantizeOnLoad
 from blockscale.models.pretrained.stored import StoredWeights
 from blockscale.nn.labels import VERSION
+from blockscale.nn.saved_config import common_x_format
 
 
 class BlockscaleQuantizer(HfQuantizer):
@@ -72,8 +74,10 @@ class BlockscaleQuantizer(HfQuantizer):
         return True
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-        self.quantization_config.version, self.quantization_config.tensors = VERSION, None
-        model.config.quantization_config = self.quantization_config
+        described = copy(self.quantization_config)  # the caller's, who may load with it again
+        described.version, described.tensors = VERSION, None
+        described.x_format = common_x_format(model)
+        model.config.quantization_config = described
         return model.state_dict(), {}
 
     # --- what may be done with a model ---
