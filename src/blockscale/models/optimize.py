@@ -17,6 +17,7 @@ from blockscale.nn.quantize import quantize_
 from blockscale.nn.saved_config import describe_in_config
 from blockscale.nn.selection import HEADS, matches
 from blockscale.runtime import load_native, usable_threads
+from blockscale.tensor import QTensor
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,19 @@ def optimize_(
         raise TypeError(f"optimize_: model must be an nn.Module, got {type(model).__name__}")
     if x_format not in (None, "int8"):
         raise ValueError(f'optimize_: x_format must be "int8" or None, got {x_format!r}')
-    layers = _linear_layers(model)
-    if not layers:
+    weights = [
+        weight
+        for module in model.modules()
+        if isinstance(module, PackedModule)
+        for weight in module.qtensors().values()
+    ]
+    if not weights:
         raise ValueError("optimize_: no layer is quantised: bs.quantize_(model, bs.KBIT4) first")
-    away = [layer for layer in layers if layer.weight.device.type != "cpu"]
+    away = [weight for weight in weights if weight.device.type != "cpu"]
     if away:
-        raise ValueError(
-            f"optimize_ is for CPUs, and {len(away)} layers are on {away[0].weight.device}"
-        )
+        raise ValueError(f"optimize_ is for CPUs, and {len(away)} weights are on {away[0].device}")
     notes = _Notes()
-    head_format = _format_of_most(layers) if isinstance(head, bool) else find_format(head)
+    head_format = _format_of_most(weights) if isinstance(head, bool) else find_format(head)
     _round_activations(model, x_format)
     if head is not False:
         _pack_head(model, head_format, x_format, notes)
@@ -75,11 +79,10 @@ class _Notes:
         self.left: list[str] = []
 
 
-def _format_of_most(layers: Sequence[Linear]) -> Format:
+def _format_of_most(weights: Sequence[QTensor]) -> Format:
     counts: dict[Format, int] = {}
-    for layer in layers:
-        format = layer.weight.format
-        counts[format] = counts.get(format, 0) + layer.in_features * layer.out_features
+    for weight in weights:
+        counts[weight.format] = counts.get(weight.format, 0) + weight.numel()
     return max(counts, key=lambda each: counts[each])
 
 
@@ -125,8 +128,9 @@ def _round_activations(model: nn.Module, x_format: str | None) -> None:
 def _note_rounding(model: nn.Module, x_format: str | None, notes: _Notes) -> None:
     fitting = len(_fitting(model, x_format))
     left = len(_linear_layers(model)) - fitting
-    word = "take x as it is" if x_format is None else f"round x to {x_format}"
-    notes.changed.append(f"{fitting} layers {word}")
+    if fitting:
+        word = "take x as it is" if x_format is None else f"round x to {x_format}"
+        notes.changed.append(f"{fitting} layers {word}")
     if left:
         notes.left.append(
             f"{left} layers take x as it is: int8 is for 2 and 4 bits and for k divisible by 32"
