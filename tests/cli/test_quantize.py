@@ -34,6 +34,13 @@ def test_sizes(text, size):
     assert parse_size(text) == size
 
 
+def test_an_empty_folder_is_written_to(source, tmp_path):
+    (tmp_path / "out").mkdir()
+    result = run(source, tmp_path / "out", "--format", "nvfp4")
+    assert result.exit_code == 0, result.output
+    assert len(quantised(tmp_path / "out")) == PROJECTIONS
+
+
 def test_linear_layers_are_quantised_and_the_rest_is_as_it_was(source, tmp_path):
     result = run(source, tmp_path / "out", "--format", "nvfp4", "--shard-size", "20KB")
     assert result.exit_code == 0, result.output

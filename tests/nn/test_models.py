@@ -61,6 +61,22 @@ def test_logits_are_those_of_the_dequantized_weights(tiny_model, quantized):
     assert (logits(tiny_model) - single).abs().max() > 1000 * rounding  # the test can tell
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_parent_may_ask_whether_the_weight_is_a_tensor(dtype):
+    """T5 casts x to the dtype of a weight that is one."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=128, d_model=64, d_kv=16, d_ff=96, num_layers=1, num_heads=4
+    )
+    model = transformers.T5ForConditionalGeneration(config).eval().to(dtype)
+    bs.quantize_(model, bs.MXFP8, scale="absmax", importance=None)
+    assert isinstance(model.encoder.block[0].layer[1].DenseReluDense.wo, bs.nn.Linear)
+    with torch.no_grad():
+        found = model(TOKENS, decoder_input_ids=TOKENS).logits
+    assert found.dtype == dtype
+    assert found.isfinite().all()
+
+
 def test_a_state_dict_fills_a_fresh_model(tiny_model, quantized):
     expected = logits(quantized)
     state = {name: part.clone() for name, part in quantized.state_dict().items()}

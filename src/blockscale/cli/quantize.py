@@ -39,7 +39,9 @@ _INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
 def quantize(
     out: Output,
     source: Annotated[Path, typer.Argument(help="A folder with config.json and safetensors.")],
-    target: Annotated[Path, typer.Argument(help="The folder to write; it must not exist yet.")],
+    target: Annotated[
+        Path, typer.Argument(help="The folder to write; if it exists, it must be empty.")
+    ],
     format: Annotated[
         str,
         typer.Option(
