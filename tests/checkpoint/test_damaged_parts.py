@@ -1,6 +1,7 @@
 """Parts of a weight that do not fit each other, in every dialect: an error names the tensor."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -191,21 +192,27 @@ def test_weights_for_transformed_activations_are_refused(tmp_path, transforms, m
             load(folder)
 
 
-@pytest.mark.parametrize(
-    ("scale", "message"),
-    [
-        (torch.ones(2), r"x: a.input_global_scale must be one number, got shape \[2\]"),
-        (torch.zeros(1), "x: a.input_scale: a.input_global_scale must be positive, .* got 0"),
-        (torch.tensor([-1.0]), "x: a.input_scale: .* must be positive, .* got -1"),
-        (torch.tensor([torch.nan]), "x: a.input_scale: .* must be positive, .* got nan"),
-    ],
-)
-def test_scales_of_inputs_that_are_none(tmp_path, scale, message):
+def with_input_scale(tmp_path, scale):
     folder = one(tmp_path, "nvfp4", CT)
-    change = {"a.input_global_scale": scale}
+    change = {"a.input_global_scale": torch.tensor(scale)}
     rewrite_tensors(folder / "model.safetensors", lambda tensors: tensors.update(change))
-    with pytest.raises(ValueError, match=message):
+    return folder
+
+
+def test_scales_of_inputs_are_one_number(tmp_path):
+    folder = with_input_scale(tmp_path, [1.0, 1.0])
+    with pytest.raises(ValueError, match=r"x: a.input_global_scale must be one number, got .*2\]"):
         load(folder)
+
+
+@pytest.mark.parametrize(("stored", "read"), [(0.0, math.inf), (math.inf, 0.0)])
+def test_scales_of_inputs_that_nobody_saw_are_read_and_written_as_they_are(tmp_path, stored, read):
+    """As experts have them that got no token when a model was calibrated."""
+    tensors = load(with_input_scale(tmp_path, [stored]))
+    assert tensors["a.input_scale"].item() == read
+    save(tensors, tmp_path / "again", dialect=CT)
+    written = load_file(tmp_path / "again" / "model.safetensors")
+    assert written["a.input_global_scale"].tolist() == [stored]
 
 
 def bnb(tmp_path, state, **parts):

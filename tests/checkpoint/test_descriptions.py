@@ -71,7 +71,7 @@ def test_a_text_config_of_another_type_says_nothing(tmp_path, text):
 # --- parts without a description ---
 
 
-@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt", "blockscale"])
+@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
 def test_parts_of_quantised_weights_do_not_pass_for_plain_tensors(tmp_path, dialect):
     folder, _ = written(tmp_path, dialect)
     rewrite_json(folder / "config.json", dict.clear)
@@ -82,7 +82,7 @@ def test_parts_of_quantised_weights_do_not_pass_for_plain_tensors(tmp_path, dial
         load(folder)
 
 
-@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt", "blockscale"])
+@pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
 def test_one_file_of_a_quantised_folder_is_refused(tmp_path, dialect):
     folder, tensors = written(tmp_path, dialect)
     with pytest.raises(ValueError, match=r"model.safetensors: a.weight.* name its folder"):
@@ -104,6 +104,21 @@ def test_parts_are_known_by_their_names(tmp_path, names):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="is part of a quantised weight"):
         load(tmp_path)
+
+
+def test_state_dicts_of_packed_layers_come_back(tmp_path):
+    """Which have the names of their formats with them."""
+    layer = bs.nn.Linear(64, 32, format=bs.NVFP4)
+    save(layer.state_dict(), tmp_path / "x")
+    twin = bs.nn.Linear(64, 32, format=bs.NVFP4)
+    twin.load_state_dict(load(tmp_path / "x"))
+    assert twin.weight == layer.weight
+
+
+def test_a_plain_weight_may_have_a_scale_beside_it(tmp_path):
+    plain = {"a.weight": torch.ones(4, 64), "a.weight_scale": torch.ones(4)}
+    save(plain, tmp_path / "x")
+    assert load(tmp_path / "x").keys() == plain.keys()
 
 
 def test_names_that_only_resemble_parts_are_plain(tmp_path):

@@ -15,6 +15,8 @@ def reasons(report):
 class Adapted(torch.nn.Module):
     """As peft wraps a layer."""
 
+    adapter_layer_names = ("lora_A", "lora_B")
+
     def __init__(self, layer, rank=32):
         super().__init__()
         self.base_layer = layer
@@ -61,3 +63,19 @@ def test_a_model_of_peft_trains_as_before(options):
     tokens = torch.arange(12)[None]
     model(input_ids=tokens, labels=tokens).loss.backward()
     assert all(model.get_parameter(name).grad is not None for name in trained)
+
+
+def test_fused_projections_with_adapters_share_a_tensor_scale():
+    names = ("q_proj", "k_proj", "v_proj")
+    model = torch.nn.ModuleDict({name: Adapted(torch.nn.Linear(64, 64)) for name in names})
+    bs.quantize_(model, bs.NVFP4)
+    scales = {model[name].base_layer.weight.tensor_scale.item() for name in names}
+    assert len(scales) == 1
+
+
+def test_siblings_of_anybodys_base_layer_are_quantised():
+    model = torch.nn.ModuleDict(
+        {"base_layer": torch.nn.Linear(64, 64), "other": torch.nn.Linear(64, 64)}
+    )
+    bs.quantize_(model, bs.MXFP8)
+    assert set(formats_of(model)) == {"base_layer", "other"}

@@ -72,8 +72,8 @@ def untied(config: Mapping[str, Any], quantized: Iterable[str]) -> dict[str, Any
 
     Else a loader would put the embedding in its place. Many models are tied unless theirs says no.
     """
-    heads = tuple(f".{head}.weight" for head in _TIED_HEADS)
-    if not any(f".{name}".endswith(heads) for name in quantized):
+    heads = {f"{head}.weight" for head in _TIED_HEADS}
+    if not any(name in heads or name.endswith(".lm_head.weight") for name in quantized):
         return dict(config)
     changed = {**config, _TIED: False}
     if isinstance(text := config.get("text_config"), Mapping):

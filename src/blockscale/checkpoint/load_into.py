@@ -44,8 +44,8 @@ def load_into(model: nn.Module, path: str | Path) -> None:
 
     The names in the checkpoint must be those of the model. Layers on the meta device are filled
     too, so a large model can be built there first. The model is changed only if everything fits.
-    Scales of a quantised key-value cache are not used, which a warning says. A packed layer of the
-    model keeps its x_format; others get the one that the checkpoint states, if any.
+    Scales of a quantised key-value cache are not used, which a warning says. A layer that has an
+    x_format keeps it; others get the one that the checkpoint states, if any.
     """
     checkpoint = Checkpoint(path)
     tensors = {name: checkpoint.read(name) for name in checkpoint.tensors}

@@ -25,7 +25,7 @@ def why_adapter(model: nn.Module, name: str) -> str | None:
     around, path = model, ""
     for child in name.split("."):
         children = around._modules
-        if "base_layer" in children and child != "base_layer":
+        if _adapts(around) and child != "base_layer":
             return f"an adapter of {path or type(model).__name__}"
         if "original_module" in children and child == "modules_to_save":
             return "an adapter: trained in the place of original_module"
@@ -34,6 +34,11 @@ def why_adapter(model: nn.Module, name: str) -> str | None:
     if child == "base_layer" and _reads_weight(above):
         return "its weight is read by the adapter around it"
     return None
+
+
+def _adapts(module: nn.Module) -> bool:
+    """All layers of peft say which of their children are adapters."""
+    return "base_layer" in module._modules and hasattr(module, "adapter_layer_names")
 
 
 def _reads_weight(wrapper: nn.Module) -> bool:

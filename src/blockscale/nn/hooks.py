@@ -58,4 +58,5 @@ def carry_hooks(module: nn.Module, twin: nn.Module) -> None:
 
 
 def _is_accelerates(forward: Any) -> bool:
-    return isinstance(forward, partial) and forward.func.__module__ == "accelerate.hooks"
+    of = getattr(forward.func, "__module__", None) if isinstance(forward, partial) else None
+    return of == "accelerate.hooks"

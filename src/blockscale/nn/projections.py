@@ -14,6 +14,7 @@ from torch import Tensor
 
 from blockscale import ops
 from blockscale.formats import Format
+from blockscale.nn.adapters import adapted_name
 from blockscale.nn.plan import Weight
 from blockscale.tensor import QTensor, quantize
 
@@ -60,7 +61,7 @@ def _group_of(
     make no matrix: q and k of an attention to something else.
     """
     module, _, leaf = name.rpartition(".")
-    parent, _, part = module.rpartition(".")
+    parent, _, part = adapted_name(module).rpartition(".")
     fuses = format.tensor_scale == "amax" and len(shape) == 2
     label = f"{parent}.{firsts.get(part, part)}.{leaf}" if fuses else name
     return label, format, shape[-1]

@@ -23,17 +23,17 @@ from blockscale.checkpoint.dialects.contract import (
     WritableDialect,
     quant_method,
 )
-from blockscale.checkpoint.files import Files
+from blockscale.checkpoint.files import Entry, Files
 from blockscale.formats import MXFP4, Format
 
 WRITABLE: dict[str, WritableDialect] = {
     dialect.NAME: dialect for dialect in (compressed_tensors, modelopt, gpt_oss, blockscale)
 }
 # Ends of names that parts of packed weights have, and of a tensor that must then be beside them.
+# Parts of our own have the name of their format beside them, wherever they are.
 _SIGNS = {
     ".weight_packed": ".weight_packed",
     ".weight_scale": ".weight",
-    ".weight_codes": ".weight_scale",
     "_proj_blocks": "_proj_scales",
     ".weight.absmax": ".weight.quant_map",
 }
@@ -61,13 +61,20 @@ def _check_plain(files: Files) -> None:
     """Bytes that no config explains would pass for numbers."""
     for name in files.entries:
         for end, other in _SIGNS.items():
-            if name.endswith(end) and name.removesuffix(end) + other in files.entries:
+            beside = files.entries.get(name.removesuffix(end) + other)
+            if name.endswith(end) and beside is not None and _may_be_part(beside):
                 told = (
                     "config.json does not say how it is quantised: fetch that again"
                     if files.path.is_dir()
                     else "this file alone does not say how it is quantised: name its folder"
                 )
                 raise ValueError(f"{files.path}: {name} is part of a quantised weight, and {told}")
+
+
+def _may_be_part(entry: Entry) -> bool:
+    """Of a weight itself only bytes are, and the names of formats are rows of them."""
+    own = entry.name.endswith(".weight")
+    return not own or (entry.dtype.itemsize == 1 and len(entry.shape) > 1)
 
 
 def writable(name: str) -> WritableDialect:
