@@ -15,7 +15,7 @@ namespace blockscale {
 
 // What AMX has to know of a format.
 struct AmxFacts {
-  bool powers_of_two;  // scales are, and blocks are of 32 or more
+  bool powers_of_two;  // scales are, blocks are of 32 or more, and no element is tiny
   bool exact;          // products of elements and scales are bfloat16 numbers
   bool check_scales;   // some could make products subnormal or infinite
 };

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import blockscale as bs
 from bounds import branch_bound, cast_bound, roundings
@@ -172,3 +173,11 @@ def test_parts_by_role_make_the_tensor_again(fmt):
     with pytest.raises(ValueError, match=r"is stored in codes, scale.*, got codes"):
         bs.QTensor.from_parts(fmt, {"codes": q.codes})
     assert q.dtype == torch.uint8
+
+
+def test_a_fake_call_leaves_nothing_fake_on_a_weight():
+    w = bs.cat([bs.quantize(torch.randn(16, 64) * size, bs.NVFP4) for size in (1, 9)])
+    x = torch.randn(3, 64)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        bs.matmul(x, w)
+    assert type(bs.matmul(x, w)) is torch.Tensor

@@ -65,9 +65,10 @@ def optimize_(
         raise ValueError(f"optimize_ is for CPUs, and {len(away)} weights are on {away[0].device}")
     notes = _Notes()
     head_format = _format_of_most(weights) if isinstance(head, bool) else find_format(head)
+    del weights, away  # binding packs others, one layer at a time
     _round_activations(model, x_format)
-    if head is not False:
-        _pack_head(model, head_format, x_format, notes)
+    if head is False or not _pack_head(model, head_format, x_format, notes):
+        describe_in_config(model)  # else `quantize_` has done so
     _note_rounding(model, x_format, notes)
     _decode_in_one_call(model, notes)
     return Optimized(tuple(notes.changed), tuple(notes.left))
@@ -86,7 +87,8 @@ def _format_of_most(weights: Sequence[QTensor]) -> Format:
     return max(counts, key=lambda each: counts[each])
 
 
-def _pack_head(model: nn.Module, format: Format, x_format: str | None, notes: _Notes) -> None:
+def _pack_head(model: nn.Module, format: Format, x_format: str | None, notes: _Notes) -> bool:
+    """Whether there was one to pack."""
     heads = [
         module
         for name, module in model.named_modules()
@@ -94,10 +96,10 @@ def _pack_head(model: nn.Module, format: Format, x_format: str | None, notes: _N
     ]
     if any(isinstance(module, PackedModule) for module in heads):
         notes.left.append("the output head, which is packed already")
-        return
+        return False
     if not heads:
         notes.left.append("no output head was found")
-        return
+        return False
     # What it is to have in the end: `quantize_` warns of layers that differ.
     widths = [module.in_features for module in heads if isinstance(module, nn.Linear)]
     report = quantize_(
@@ -117,12 +119,12 @@ def _pack_head(model: nn.Module, format: Format, x_format: str | None, notes: _N
     for layer in report.kept:
         if any(matches(pattern, layer.name) for pattern in HEADS):
             notes.left.append(f"{layer.name}: {layer.reason}")
+    return True
 
 
 def _round_activations(model: nn.Module, x_format: str | None) -> None:
     for layer in _fitting(model, x_format):
         layer.x_format = x_format
-    describe_in_config(model)
 
 
 def _note_rounding(model: nn.Module, x_format: str | None, notes: _Notes) -> None:

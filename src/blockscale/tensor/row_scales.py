@@ -32,12 +32,14 @@ def without_row_scales(w: QTensor) -> QTensor:
         return w
     if torch.compiler.is_compiling():
         return _unscaled(w)
-    if _UNSCALED not in w.__dict__:
+    kept: QTensor | None = w.__dict__.get(_UNSCALED)
+    if kept is None:
         # Made in the caller's inference mode it could never take part in training, and made under
         # a transform of torch.func it would end with it.
         with torch.inference_mode(mode=False), outside_transforms():
-            w.__dict__[_UNSCALED] = _unscaled(w)
-    kept: QTensor = w.__dict__[_UNSCALED]
+            kept = _unscaled(w)
+        if type(kept.tensor_scale) is Tensor:  # and not a fake one
+            w.__dict__[_UNSCALED] = kept
     return kept
 
 

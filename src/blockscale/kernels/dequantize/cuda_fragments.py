@@ -92,8 +92,8 @@ def decode(kind: str, parts: Parts, out: Tensor) -> None:
 
 
 class Decoding:
-    """A launch on some parts, of at most MOST_MATRICES, with everything found out but where the
-    numbers go. It has the addresses of the parts, which whoever calls keeps alive."""
+    """A launch on some parts, of at most rows.MOST_MATRICES, with everything found out but where
+    the numbers go. It has the addresses of the parts, which whoever calls keeps alive."""
 
     def __init__(self, kind: str, parts: Parts, shape: Sequence[int], dtype: torch.dtype) -> None:
         groups, n, k = shape

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from blockscale.kernels.contract import Launch, Parts, reads_canonical
 from blockscale.kernels.cuda.formats import fits_bfloat16
+from blockscale.kernels.cuda.rows import MOST_MATRICES
 from blockscale.kernels.matmul.portable.config import (
     LARGEST_TILE_K,
     Config,
@@ -34,7 +35,6 @@ reads = reads_canonical
 # through 64 and 512 rows meet at 107 rows of NVFP4 for 4096 x 4096 and at 180 for 14336 x 4096, of
 # KBIT4 at 101 and 154. And rows of float32, which tensor cores would round.
 _MOST_ROWS, _MOST_ROWS_FLOAT32 = 96, 16
-_MOST_MATRICES = 2**16 - 1  # that a grid counts
 _MOST_GROUPS = 2**12  # whose sizes a CTA adds up
 
 
@@ -66,7 +66,7 @@ def _unreadable(problem: Problem) -> str | None:
 def _too_many(problem: Problem) -> str | None:
     """What is too large, or faster elsewhere. Where sums must not depend on a library, there is
     nobody else but the definition."""
-    most = _MOST_GROUPS if problem.ragged else _MOST_MATRICES
+    most = _MOST_GROUPS if problem.ragged else MOST_MATRICES
     if problem.groups > most:
         return f"takes up to {most} matrices, not {problem.groups}"
     if problem.deterministic or is_native(problem):

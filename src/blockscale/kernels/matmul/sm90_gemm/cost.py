@@ -38,7 +38,7 @@ class Constants:
     tile: float  # cycles of a tile: filling the ring
     activate: float  # cycles for 1,024 results of gate and up
     splitting: float  # times the cycles of a tile, in kernels with the code that splits tiles
-    alone: float  # and once more, where no cluster shares x: parts are each at another k
+    alone: float  # and once more, where no cluster shares x, since parts are each at another k
     split: float  # cycles of leaving sums and adding them, once
     split_part: float  # cycles of adding one part, which waits for the one before
     split_sums: float  # cycles for 1,024 sums of it
@@ -142,7 +142,7 @@ def cost_of_tiles(
     """With so many tiles of the output, of a cluster each."""
     device, clusters = problem.device, config.clusters(problem)
     of_tile = tile_cycles(problem, config, c)
-    cycles = of_tile.whole(tiles, clusters)
+    cycles, waits = of_tile.whole(tiles, clusters), False
 
     def reading(bytes: float) -> float:
         return bytes / (device.dram_bytes_per_s * _DRAM) * device.sm_hz
@@ -150,10 +150,12 @@ def cost_of_tiles(
     if config.split and tiles % clusters:
         parted = of_tile.in_parts(tiles, clusters)
         if parted < cycles or not problem.ragged:  # else the device splits none
-            share, again = _read_again(problem, config, tiles, clusters, c)
-            cycles = parted * (1 - share) + _beside(parted * share, reading(c.again * again), c)
+            share, bytes = _read_again(problem, config, tiles, clusters, c)
+            again = reading(c.again * bytes)
+            waits = again > parted * share
+            cycles = parted * (1 - share) + _beside(parted * share, again, c)
     taken = _START + _beside(cycles, reading(problem.bytes), c) / device.sm_hz * 1e6
-    if reading(problem.bytes) > cycles:
+    if waits or reading(problem.bytes) > cycles:
         return Prediction(taken, "DRAM")
     products, decoding = _unit_cycles(problem, config, c)
     return Prediction(taken, "tensor cores" if products > decoding else "decoding")

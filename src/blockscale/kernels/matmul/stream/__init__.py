@@ -9,6 +9,7 @@ from __future__ import annotations
 from blockscale.formats import Format
 from blockscale.kernels.contract import Launch, Parts
 from blockscale.kernels.cuda.layout import fragments
+from blockscale.kernels.cuda.rows import MOST_MATRICES
 from blockscale.kernels.matmul.fragments.groups import matrices
 from blockscale.kernels.matmul.fragments.numbers import unreadable
 from blockscale.kernels.matmul.stream.choice import has_config, stream_configs
@@ -27,7 +28,6 @@ NAME = "stream"
 # Rows of x for a matrix, beyond which weights are decoded once for cuBLAS: by wgmma, and by
 # mma. Which is faster around there has not been measured.
 _MOST_ROWS_WGMMA, _MOST_ROWS = 256, 128
-_MOST_MATRICES = 2**16 - 1  # that a grid counts
 
 
 def reads(format: Format, device: Device) -> Layout | None:
@@ -38,8 +38,8 @@ def refuses(problem: Problem) -> str | None:
     refusal = cuda_refusal(problem.device) or unreadable(problem)
     if refusal is not None:
         return refusal
-    if not 0 < matrices(problem) <= _MOST_MATRICES:
-        return f"takes 1 to {_MOST_MATRICES} matrices, not {matrices(problem)}"
+    if not 0 < matrices(problem) <= MOST_MATRICES:
+        return f"takes 1 to {MOST_MATRICES} matrices, not {matrices(problem)}"
     most = _MOST_ROWS_WGMMA if takes_wgmma(problem) else _MOST_ROWS
     if not problem.ragged and problem.m > most:
         return f"is for up to {most} rows, not {problem.m}"
