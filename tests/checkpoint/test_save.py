@@ -63,12 +63,9 @@ def test_names_that_meet_in_the_file_are_named(tmp_path, path, name, other, dial
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("scale", "message"),
-    [(torch.ones(2), "must be one number"), (torch.zeros(()), "must be positive")],
-)
-def test_a_scale_of_inputs_without_an_inverse_is_named(tmp_path, scale, message):
-    tensors = {"a.weight": bs.quantize(torch.randn(64, 64), "nvfp4"), "a.input_scale": scale}
-    with pytest.raises(ValueError, match=f"a.input_scale {message}"):
+def test_a_scale_of_inputs_is_one_number(tmp_path):
+    weight = bs.quantize(torch.randn(64, 64), "nvfp4")
+    tensors = {"a.weight": weight, "a.input_scale": torch.ones(2)}
+    with pytest.raises(ValueError, match=r"a\.input_scale must be one number"):
         save(tensors, tmp_path / "x", dialect="compressed-tensors")
     assert list(tmp_path.iterdir()) == []
