@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 import blockscale as bs
 from blockscale.checkpoint import Settings, load, plan_conversion, run_plan, save
+from blockscale.checkpoint.contents import untied
 from checkpoint.damage import rewrite_json
 
 PLACES = {
@@ -125,3 +126,12 @@ def test_names_that_only_resemble_parts_are_plain(tmp_path):
     names = {"a.weight_scale", "b.proj_blocks", "codes", "c.scale", "c.absmax"}
     save({name: torch.ones(2) for name in names}, tmp_path / "x")
     assert load(tmp_path / "x").keys() == names
+
+
+@pytest.mark.parametrize(
+    ("name", "tied"),
+    [("lm_head", False), ("model.lm_head", False), ("proj_out", False), ("visual.proj_out", True)],
+)
+def test_a_config_is_untied_where_the_head_itself_is_quantised(name, tied):
+    config = untied({"tie_word_embeddings": True}, [f"{name}.weight"])
+    assert config["tie_word_embeddings"] is tied

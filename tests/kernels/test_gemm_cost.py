@@ -1,6 +1,7 @@
 """The choice of a config for the Hopper GEMM: what is legal, and what is predicted to be fast, held
 to what was measured. No GPU is needed."""
 
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -37,7 +38,7 @@ def test_choices_on_problems_that_nothing_was_fitted_to(judged):
     *others, worst = sorted(fit_gemm.regret(each) for each in judged)
     assert median(others) <= 1.03
     assert max(others) <= 1.1
-    assert worst <= 1.14
+    assert worst <= 1.13
 
 
 def test_choices_where_a_table_may_stand_in_shared_memory():
@@ -151,6 +152,19 @@ def test_many_rows_are_its_own_and_few_are_not():
     assert ops.choose(problem(m=16, n=8192, k=8192)).kernel.NAME == "stream"
     assert ops.choose(problem(m=512, n=8192, k=8192)).kernel is sm90_gemm
     assert "is for 33 rows" in sm90_gemm.refuses(problem(m=16, n=8192, k=8192))
+
+
+def test_x_that_is_read_again_is_what_bounds_a_product():
+    """Of 125 MB, by parts of tiles that are each at another k."""
+    asked = problem(m=4133, n=1152, k=15168)
+    split = next(
+        each
+        for each in every_config(asked)
+        if each.split and (each.tile_m, each.cluster, each.weight_rows) == (256, 1, 128)
+    )
+    assert fit_gemm.cost(asked, split).bound_by == "DRAM"
+    whole = fit_gemm.cost(asked, replace(split, split=False))
+    assert whole.bound_by == "tensor cores"
 
 
 def test_refusals():

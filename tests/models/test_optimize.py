@@ -1,6 +1,8 @@
 """`optimize_`: a decoder in one native call, beside the model's own way."""
 
 import copy
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 import blockscale as bs
 import ways
-from blockscale.models import decoder
+from blockscale.models import decoder, optimize
 from blockscale.models.rotation import Rotation
 from models.decoders import TOKENS, count_calls, logits, prompted, relative, tiny
 
@@ -295,3 +297,21 @@ def test_prompts_in_short_floats_that_are_rounded_to_int8(dtype):
     before = relative(prompted(model, 90)[0].float(), exact)
     bs.optimize_(model, head=False)
     assert relative(prompted(model, 90)[0].float(), exact) < 1.5 * before
+
+
+def test_weights_that_are_packed_anew_are_let_go_one_by_one(monkeypatch):
+    """Else a model would need twice its memory."""
+    model = tiny()
+    before = [weakref.ref(each) for name, each in model.named_buffers() if "codes" in name]
+    alive = []
+
+    def look(model, notes):
+        bind(model, notes)
+        gc.collect()
+        alive.append(sum(each() is not None for each in before))
+
+    bind = optimize._decode_in_one_call
+    monkeypatch.setattr(optimize, "_decode_in_one_call", look)
+    bs.optimize_(model)
+    assert before
+    assert alive == [0]

@@ -1,6 +1,7 @@
 """quantize_ on layers with something around their calls: hooks, another forward."""
 
 import copy
+import functools
 import types
 
 import pytest
@@ -35,6 +36,13 @@ def test_a_layer_whose_forward_was_replaced_is_kept():
         "0": "its forward was replaced, and may not compute what Linear does"
     }
     assert model[0] is plain
+
+
+def test_a_forward_of_no_module_is_seen():
+    """Methods of torch's own types do not say where they are from."""
+    model = two_layers()
+    model[0].forward = functools.partial(torch.Tensor.neg)
+    assert list(reasons(bs.quantize_(model, bs.MXFP8))) == ["0"]
 
 
 def test_experts_whose_forward_was_replaced_are_kept():

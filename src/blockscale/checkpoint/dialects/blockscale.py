@@ -21,9 +21,9 @@ tensors, but listed them: "tensors": {NAME: "kbit4"}.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ NAME = labels.NAME
 SHARES_TENSOR_SCALE = False
 _READ = (1, labels.VERSION)
 _LONGEST_LABEL = 64
+_Found = TypeVar("_Found")
 
 
 def recognises(files: Files) -> bool:
@@ -62,30 +63,26 @@ def find(files: Files) -> list[Stored]:
 def stated_x_format(files: Files) -> Format | str | None:
     """What config.json says that layers quantise their inputs to; other dialects cannot say it."""
     stated = files.description.get("x_format") if recognises(files) else None
-    if stated is None:
-        return None
-    if not isinstance(stated, str) or len(stated) > _LONGEST_LABEL:
-        raise ValueError(f"{files.path}: x_format must name a format, got {stated!r:.80}")
-    try:
-        return known_x_format(stated)
-    except ValueError as error:
-        raise ValueError(f"{files.path}: x_format: {error}") from None
+    return None if stated is None else _named(files, "x_format", stated, known_x_format)
 
 
 def _listed(files: Files) -> list[Stored]:
     tensors = files.description.get("tensors")
     if not isinstance(tensors, dict):
         raise ValueError(f"{files.path}: quantization_config lists no tensors")
-    return [_find_one(files, name, _format(files, name, tensors[name])) for name in tensors]
+    return [
+        _find_one(files, name, _named(files, name, tensors[name], find_format)) for name in tensors
+    ]
 
 
-def _format(files: Files, name: str, label: Any) -> Format:
-    if not isinstance(label, str) or len(label) > _LONGEST_LABEL:
-        raise ValueError(f"{files.path}: {name} must be listed with a format, got {label!r:.80}")
+def _named(files: Files, what: str, name: Any, find: Callable[[str], _Found]) -> _Found:
+    """What config.json names; whatever else it has there is an error that says where."""
+    if not isinstance(name, str) or len(name) > _LONGEST_LABEL:
+        raise ValueError(f"{files.path}: {what} must be the name of a format, got {name!r:.80}")
     try:
-        return find_format(label)
+        return find(name)
     except ValueError as error:
-        raise ValueError(f"{files.path}: {name}: {error}") from None
+        raise ValueError(f"{files.path}: {what}: {error}") from None
 
 
 def _labelled(files: Files) -> list[Stored]:
