@@ -47,11 +47,17 @@ inline u32x16 to_bfloat16_pair(f32x16 even, f32x16 odd) {
   return ((as_bits(even) + half) >> 16u) | ((as_bits(odd) + half) & 0xffff0000u);
 }
 
-// AMX takes subnormal numbers for zero: a scale outside 2^-100 to 2^100 could make some.
-inline bool unsafe(f32x16 scale) {
+// AMX takes subnormal numbers for zero: a scale outside 2^-100 to 2^100 could make some. Lanes past n do not count:
+// the zero bytes that pad them are 2^-127 to E8M0.
+inline bool unsafe(f32x16 scale, i32x16 within_n) {
   const u32x16 size = as_bits(scale) & 0x7fffffffu;
   const uint32_t low = 27u << 23, high = 227u << 23;
-  return any((size != 0u) & ((size < low) | (size > high)));
+  return any(within_n & (size != 0u) & ((size < low) | (size > high)));
+}
+
+inline i32x16 lanes_within_n(const TileOf& at) {
+  const i32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < at.columns();
 }
 
 // Where a stage puts a pair of columns of one of its tiles.
@@ -66,13 +72,14 @@ struct StageTile {
 template <bool EXACT, class Decoder>
 bool decode_tile(const Decoder decode, const TileOf& at, int which, int64_t first, int64_t chunks,
                  bool check, const StageTile& to) {
+  const i32x16 within_n = lanes_within_n(at);
   bool safe = true;
   for_each_pair(
       decode, at, which, first, chunks,
       [&](int64_t chunk, int pair, f32x16 even, f32x16 odd) {
         to.put(chunk, pair, to_bfloat16_pair<EXACT>(even, odd));
       },
-      [&](f32x16 scale) { safe = safe && !(check && unsafe(scale)); });
+      [&](f32x16 scale) { safe = safe && !(check && unsafe(scale, within_n)); });
   return safe;
 }
 
@@ -119,12 +126,13 @@ bool decode_tile_by_exponents(const Decoder decode, const TileOf& at, int which,
   const int64_t start = first * cpu_tiles::CHUNK;
   const uint8_t* codes = at.codes(which) + first * BITS * 64;
   ChunkScales scales(format, at.scales(which) + start / format.block * cpu_tiles::ROWS, at.call.k - start);
+  const i32x16 within_n = lanes_within_n(at);
   bool safe = true;
   for (int64_t c = 0; c < chunks; ++c, codes += 64 * BITS) {
     const Chunk<BITS> chunk(codes);
     prefetch<BITS>(codes);
     scales.advance();
-    safe = safe && !unsafe(scales.first);
+    safe = safe && !unsafe(scales.first, within_n);
     const u32x16 exponent = ((as_bits(scales.first) >> 23u) - 127u) << 7u & 0xffffu;
     const __m512i raise = (__m512i)(exponent | exponent << 16u);
     for (int w = 0; w < BITS; ++w) {

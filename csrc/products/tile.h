@@ -28,12 +28,18 @@ struct TileOf {
     return weight(which).scales + at * cpu_tiles::tile_scales(call.k, format.block) * format.scale_bytes;
   }
 
+  // Of the weight's n, in this tile: all sixteen but in the last.
+  int columns() const {
+    const int64_t left = call.n - tile * cpu_tiles::ROWS;
+    return int(left < cpu_tiles::ROWS ? left : cpu_tiles::ROWS);
+  }
+
   // Sums of rows `begin` to `end`, at most `rows` of them, `pitch` floats apart; `up` is null where
   // nothing is gated.
   void finish(int64_t begin, int64_t end, int64_t rows, const float* gate, const float* up,
               int pitch = cpu_tiles::ROWS) const {
     const int64_t column = tile * cpu_tiles::ROWS;
-    const int count = int(call.n - column < cpu_tiles::ROWS ? call.n - column : cpu_tiles::ROWS);
+    const int count = columns();
     for (int64_t m = 0; m < rows && begin + m < end; ++m)
       finish_row(call, group, begin + m, column, count, gate + m * pitch,
                  up ? up + m * pitch : nullptr);
