@@ -69,6 +69,29 @@ def test_other_calls_go_the_way_of_the_model():
     assert isinstance(copied.model.__dict__["forward"], FastDecoder)
 
 
+@pytest.mark.parametrize("wide", ["norm", "layers.2.post_attention_layernorm"])
+def test_a_wide_norm_after_all_keys_leaves_the_cache_as_the_model_has_it(wide):
+    """A call that goes the model's own way finds keys of its queries' dtype."""
+    model = tiny(dtype=torch.bfloat16)
+    model.model.get_submodule(wide).float()
+    bs.optimize_(model, head=False, x_format=None)
+    taken, mask = count_calls(model), torch.tensor([[0, 1, 1, 1, 1, 1]])
+    with torch.inference_mode():
+        out = model.model(input_ids=TOKENS[:, :5], use_cache=True)
+        assert taken == [5]
+        assert out.last_hidden_state.dtype == torch.float32
+        cache = out.past_key_values
+        assert {each.keys.dtype for each in cache.layers} == {torch.bfloat16}
+        model.model(input_ids=TOKENS[:, 5:6], past_key_values=cache, attention_mask=mask)
+
+
+def test_a_wide_norm_between_layers_is_refused():
+    model = tiny(dtype=torch.bfloat16)
+    model.model.layers[1].input_layernorm.float()
+    report = bs.optimize_(model, head=False, x_format=None)
+    assert "norms are of torch.bfloat16 and of torch.float32" in str(report)
+
+
 def turn_off(name):
     return lambda model: setattr(model.config, name, False)
 

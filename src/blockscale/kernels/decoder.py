@@ -9,7 +9,7 @@ between layers.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
@@ -69,6 +69,17 @@ class Caches(Protocol):
     def dtype(self) -> torch.dtype: ...
 
 
+def _widest(norms: Iterable[Norm]) -> torch.dtype:
+    return reduce(torch.promote_types, (each.weight.dtype for each in norms))
+
+
+def widest_before_keys(layers: Sequence[Layer], index: int) -> torch.dtype:
+    """Of the norms that keys and values of a layer come after: torch keeps them as no narrower."""
+    own = {name: each for name, each in layers[index].norms.items() if name != "mlp"}
+    before = [each for layer in layers[:index] for each in layer.norms.values()]
+    return _widest([*before, *own.values()])
+
+
 class DecoderCall:
     """Borrows weights, which `kept` keeps alive."""
 
@@ -90,8 +101,8 @@ class DecoderCall:
             for name, product in layer.products.items():
                 setattr(place, name, native.DecoderProduct(product))
         self._config, self._many, self._kept = config, many, (norm, kept)
-        norms = [norm, *(each for layer in layers for each in layer.norms.values())]
-        self._dtype = reduce(torch.promote_types, (each.weight.dtype for each in norms))
+        self._dtype = _widest([norm, *(each for layer in layers for each in layer.norms.values())])
+        self._cache_dtype = widest_before_keys(layers, 0)
         self._algorithms: Sequence[str] | None = None  # that the layers have
         self._caches: Callable[[], Caches | None] = lambda: None  # whose addresses the layers have
         # Two threads may decode with one model; what a call is made of is there once.
@@ -108,6 +119,10 @@ class DecoderCall:
     def result_dtype(self, x: torch.dtype) -> torch.dtype:
         """That torch would give the product of normed x and the norms' weights."""
         return torch.promote_types(x, self._dtype)
+
+    def cache_dtype(self, x: torch.dtype) -> torch.dtype:
+        """That torch would give keys and values: the model itself may go on with them."""
+        return torch.promote_types(x, self._cache_dtype)
 
     def takes(self, x: Tensor) -> bool:  # [tokens, hidden]
         """Whether it is for rows of this width and dtype, and for so many at a time."""

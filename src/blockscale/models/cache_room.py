@@ -111,10 +111,9 @@ def _are_alike(layers: Sequence[Any]) -> bool:
     return len(shapes) == 1 and shapes.pop()[0] == 1
 
 
-def begin(cache: Any, heads: int, size: int, like: Tensor) -> None:
+def begin(cache: Any, none: Tensor) -> None:  # [1, kv_heads, 0, head_dim]
     """Gives layers of a new cache keys and values of no tokens."""
     for layer in cache.layers:
         if not layer.is_initialized:
-            none = like.new_empty(1, heads, 0, size)
             layer.lazy_initialization(none, none)
             layer.keys, layer.values = none, none

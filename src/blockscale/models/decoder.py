@@ -71,6 +71,7 @@ class FastDecoder:
 
         stack, x, cache = self._stack, asked.get("inputs_embeds"), asked.get("past_key_values")
         x = stack.embed_tokens(asked["input_ids"]) if x is None else x
+        cache_dtype = call.cache_dtype(x.dtype)
         x = x.to(call.result_dtype(x.dtype)).contiguous()
         pieces, tokens = x[0].split(_PIECE), x.shape[1]
         takes = all(call.takes(piece) for piece in pieces)
@@ -80,7 +81,7 @@ class FastDecoder:
         if not takes:
             return self._forward(**asked)
         _, heads, size = heads_of(stack)
-        begin(cache, heads, size, x)
+        begin(cache, x.new_empty(1, heads, 0, size, dtype=cache_dtype))
         room = CacheRoom.for_more(cache, tokens)
         # Of the whole prompt: some kinds turn by what its length is.
         position, turns = room.tokens, self._rotation.at(room.tokens, tokens, stack.rotary_emb)

@@ -12,7 +12,14 @@ import torch
 
 from blockscale.kernels.contract import Launch
 from blockscale.kernels.cpu_arguments import Rows, matmul_arguments
-from blockscale.kernels.decoder import PRODUCTS, DecoderCall, DecoderShape, Layer, Norm
+from blockscale.kernels.decoder import (
+    PRODUCTS,
+    DecoderCall,
+    DecoderShape,
+    Layer,
+    Norm,
+    widest_before_keys,
+)
 from blockscale.kernels.matmul import cpu
 from blockscale.kernels.native import native_configs
 from blockscale.numerics import parse_activation
@@ -55,6 +62,9 @@ def bind_decoder(layers: Sequence[DecoderLayer], norm: Norm) -> DecoderCall | st
             kept.append(parts)
             problems.append(call.problem())
         bound.append(Layer(layer.norms, products))
+    first, last = (widest_before_keys(bound, index) for index in (0, len(bound) - 1))
+    if first != last:
+        return f"norms are of {first} and of {last}: keys and values would be so too"
     if len(ways) != 1:
         return f"products run as {' and '.join(sorted(ways))}, where one is needed for all"
     config = native_configs()[0]
