@@ -234,6 +234,15 @@ def test_what_needs_the_weight_as_numbers_is_refused(options, reason):
         adapted(**options)
 
 
+@pytest.mark.parametrize("safe_merge", [False, True])
+def test_merging_into_layers_that_were_packed_under_their_adapters_is_refused(safe_merge):
+    """These layers are peft's, which adds to the weight."""
+    model = adapted(make_tiny("Llama"))
+    bs.quantize_(model, bs.NVFP4, scale="absmax")
+    with pytest.raises(AttributeError, match="merge it into the unquantised model and quantise"):
+        model.merge_and_unload(safe_merge=safe_merge)
+
+
 def test_peft_forgets():
     model = packed()
     unregister()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -133,6 +133,16 @@ class QTensor:
         result, is never this.
         """
         return self.codes.dtype
+
+    @property
+    def data(self) -> NoReturn:
+        """Adapters add to this to merge themselves; what they would do cannot be done here."""
+        raise AttributeError(
+            f"a QTensor has no .data: its numbers are packed to {self.format}, and nothing can be "
+            "added to them in place. To merge an adapter, merge it into the unquantised model and "
+            "quantise that; or put it on the packed layers with blockscale.integrations.peft, "
+            "which quantises what it merges anew; or keep it apart"
+        )
 
     def numel(self) -> int:
         return prod(self.shape)
