@@ -57,7 +57,8 @@ def test_the_method_is_registered_once(sglang):
     assert first.from_config({"quant_method": "blockscale"}).get_name() == "blockscale"
 
 
-def test_a_fused_layer_multiplies_what_the_loader_gave(sglang, tmp_path):
+@pytest.mark.parametrize("asked", [None, "by the file", "by the user"])
+def test_a_fused_layer_multiplies_what_the_loader_gave(sglang, tmp_path, monkeypatch, asked):
     from blockscale.integrations.sglang import register
 
     register()
@@ -67,7 +68,11 @@ def test_a_fused_layer_multiplies_what_the_loader_gave(sglang, tmp_path):
         tmp_path / "q",
         dialect="blockscale",
     )
-    config = sglang["blockscale"].from_config({})
+    if asked == "by the user":
+        monkeypatch.setenv("BLOCKSCALE_X_FORMAT", "mxfp8")
+    config = sglang["blockscale"].from_config(
+        {"x_format": "mxfp8"} if asked == "by the file" else {}
+    )
     config.packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
     layer = LinearBase()
     method = config.get_quant_method(layer, "l.qkv_proj")
@@ -82,5 +87,6 @@ def test_a_fused_layer_multiplies_what_the_loader_gave(sglang, tmp_path):
         parameter.weight_loader(parameter, files.tensor(entry), member[0])
     method.process_weights_after_loading(layer)
     x, whole = torch.randn(3, 64), bs.cat(list(weights.values())).prepare()
-    assert torch.equal(method.apply(layer, x), bs.linear(x, whole))
+    expected = bs.linear(x, whole, x_format=asked and "mxfp8")
+    assert torch.equal(method.apply(layer, x), expected)
     assert config.get_quant_method(LinearBase(), "l.other").__class__ is SimpleNamespace

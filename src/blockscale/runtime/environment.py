@@ -27,8 +27,8 @@ VARIABLES = {
     "BLOCKSCALE_TUNED": "0: do without what tuning has found, and choose by rule",
     "BLOCKSCALE_VLLM": "1: vLLM serves every checkpoint that is read here with these kernels, on "
     "GPUs too; 0: other libraries' only when asked to by --quantization blockscale",
-    "BLOCKSCALE_X_FORMAT": "what layers served by vLLM quantise their inputs to: nvfp4, mxfp8, "
-    "int8, ...; by default only weights are quantised",
+    "BLOCKSCALE_X_FORMAT": "what layers served by vLLM or SGLang quantise their inputs to: "
+    "nvfp4, mxfp8, int8, ...; by default only weights are quantised",
 }
 
 

@@ -14,15 +14,25 @@ from torch import Tensor
 
 from blockscale.checkpoint import Checkpoint
 from blockscale.checkpoint.stored import Stored
+from blockscale.formats import Format
 from blockscale.integrations.engines.intake import Piece
 from blockscale.integrations.engines.packed import PackedLinear
 from blockscale.integrations.engines.stored_layers import LinearSource, StoredLayers
 from blockscale.nn.labels import NAME
+from blockscale.nn.packed import known_x_format
+from blockscale.runtime import serving_x_format
 
 _MEMBERS = {"q": 0, "k": 1, "v": 2, None: 0}  # SGLang's names for fused ones, or their numbers
 
 
 class BlockscaleConfig(QuantizationConfig):
+    """described: the quantization_config."""
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        super().__init__()
+        # Asked for by the user, or by whoever wrote the file.
+        self.x_format = known_x_format(serving_x_format() or described.get("x_format"))
+
     def get_name(self) -> str:
         return NAME
 
@@ -39,7 +49,7 @@ class BlockscaleConfig(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> BlockscaleConfig:
-        return cls()
+        return cls(config)
 
     def get_scaled_act_names(self) -> list[str]:
         return []
@@ -57,15 +67,17 @@ class BlockscaleConfig(QuantizationConfig):
             return None
         members = self.packed_modules_mapping.get(prefix.rpartition(".")[2], [])
         source = self.layers.linear(prefix, members)
-        return UnquantizedLinearMethod() if source is None else BlockscaleLinearMethod(source)
+        if source is None:
+            return UnquantizedLinearMethod()
+        return BlockscaleLinearMethod(source, self.x_format)
 
 
 class BlockscaleLinearMethod(LinearMethodBase):
     """Stored tensors are parameters under the names that files have, filled by SGLang's loader."""
 
-    def __init__(self, source: LinearSource) -> None:
+    def __init__(self, source: LinearSource, x_format: Format | str | None) -> None:
         self.pieces = [Piece(stored) for stored in source.weights]
-        self.unused = source.unused
+        self.unused, self.x_format = source.unused, x_format
 
     def create_weights(
         self,
@@ -103,7 +115,7 @@ class BlockscaleLinearMethod(LinearMethodBase):
         plain = [each.to(self.dtype) if isinstance(each, Tensor) else each for each in weights]
         for leaf in self._leaves():
             delattr(layer, leaf)
-        layer.blockscale = PackedLinear(plain)
+        layer.blockscale = PackedLinear(plain, self.x_format)
         layer.blockscale.prepare()
 
     def apply(self, layer: Any, x: Tensor, bias: Tensor | None = None) -> Tensor:
