@@ -1,4 +1,4 @@
-"""What `save` writes beside the tensors."""
+"""What `save` and conversions write beside the tensors."""
 
 import json
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import blockscale as bs
-from blockscale.checkpoint import load, save
+from blockscale.checkpoint import Settings, load, plan_conversion, run_plan, save
 
 
 def described(folder):
@@ -39,6 +39,19 @@ def test_what_inputs_are_quantised_to_is_written_or_said_not_to_be(dialect, tmp_
     save(model, tmp_path / "theirs", dialect=dialect)
     assert "x_format" not in described(tmp_path / "theirs")
     assert f"the {dialect} dialect does not say x_format=int8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dialect", ["blockscale", "compressed-tensors"])
+def test_a_conversion_writes_what_inputs_are_quantised_to_or_says_that_it_does_not(
+    dialect, tmp_path, capsys
+):
+    save(two_layers("int8", "int8"), tmp_path / "ours", dialect="blockscale")
+    plan = plan_conversion(tmp_path / "ours", Settings(bs.MXFP8, dialect=dialect))
+    run_plan(plan, tmp_path / "converted")
+    is_said = dialect == "blockscale"
+    assert described(tmp_path / "converted").get("x_format") == ("int8" if is_said else None)
+    said = "" if is_said else f"the {dialect} dialect does not say x_format=int8"
+    assert said in capsys.readouterr().err
 
 
 def test_layers_that_differ_in_what_inputs_are_quantised_to_are_named(tmp_path, capsys):

@@ -8,12 +8,15 @@ experts, where these are plain.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from blockscale.checkpoint.dialects import Contents
+from blockscale.checkpoint.dialects import Contents, Description, WritableDialect
 from blockscale.checkpoint.stored import module_of
 from blockscale.formats import Format
+
+logger = logging.getLogger(__name__)
 
 # Heads that models of transformers tie to their embeddings, and the beginning of a name that only
 # checkpoints of such models have.
@@ -36,12 +39,34 @@ _EXPERTS = {
 }
 
 
-def contents_of(formats: Mapping[str, Format], plain: Mapping[str, tuple[int, ...]]) -> Contents:
-    """From the formats of quantised tensors and the shapes of plain ones, by name."""
+def describe(
+    writer: WritableDialect,
+    formats: Mapping[str, Format],
+    plain: Mapping[str, tuple[int, ...]],
+    x_format: Format | str | None,
+) -> Description:
+    """From the formats of quantised tensors and the shapes of plain ones, by name. Not every
+    dialect can say an x_format; it says so where one is lost."""
+    description = writer.describe(_contents(formats, plain, x_format))
+    if x_format is not None and "x_format" not in description.config:
+        logger.warning(
+            "the %s dialect does not say x_format=%s: name it again where the weights are loaded, "
+            "or write the dialect 'blockscale'",
+            writer.NAME,
+            x_format,
+        )
+    return description
+
+
+def _contents(
+    formats: Mapping[str, Format],
+    plain: Mapping[str, tuple[int, ...]],
+    x_format: Format | str | None,
+) -> Contents:
     kept = [module for name, shape in plain.items() for module in _modules_of(name, shape)]
     kept += _tied_heads([*formats, *plain])
     static = frozenset(module_of(name) for name in plain if name.endswith(".input_scale"))
-    return Contents(formats, list(dict.fromkeys(kept)), static)
+    return Contents(formats, list(dict.fromkeys(kept)), static, x_format)
 
 
 def _modules_of(name: str, shape: tuple[int, ...]) -> list[str]:

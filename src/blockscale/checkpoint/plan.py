@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from blockscale.checkpoint.checkpoint import Checkpoint
-from blockscale.checkpoint.contents import contents_of
+from blockscale.checkpoint.contents import describe
 from blockscale.checkpoint.dialects import (
     Description,
     WritableDialect,
@@ -19,6 +19,7 @@ from blockscale.checkpoint.dialects import (
     writable,
 )
 from blockscale.checkpoint.dialects.blockscale import NAME as BLOCKSCALE
+from blockscale.checkpoint.dialects.blockscale import stated_x_format
 from blockscale.checkpoint.orientation import as_weights, as_written
 from blockscale.checkpoint.save import SHARD_SIZE
 from blockscale.checkpoint.select import KEEP, Choice, Rule, choose, kept_by_reason
@@ -77,6 +78,7 @@ class Plan:
     choices: Mapping[str, Choice]
     units: list[Unit]
     shards: list[Shard]
+    x_format: Format | str | None  # that the source states
 
     @cached_property
     def units_of(self) -> dict[str, list[Unit]]:
@@ -99,7 +101,7 @@ class Plan:
             for name, choice in self.choices.items()
             if choice.format is None and not choice.dropped
         }
-        return self.writer.describe(contents_of(self.formats, plain))
+        return describe(self.writer, self.formats, plain, self.x_format)
 
 
 def plan_conversion(source: str | Path, settings: Settings) -> Plan:
@@ -123,7 +125,8 @@ def plan_conversion(source: str | Path, settings: Settings) -> Plan:
     checkpoint.tensors = as_written(checkpoint.tensors, weights, quantized)
     units = _units(checkpoint, choices, writer)
     shards = plan_shards([unit.outlines for unit in units], settings.shard_size)
-    return Plan(checkpoint, settings, writer, choices, units, shards)
+    x_format = stated_x_format(checkpoint.files)
+    return Plan(checkpoint, settings, writer, choices, units, shards, x_format)
 
 
 def _whole_experts(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from blockscale.checkpoint.contents import contents_of
+from blockscale.checkpoint.contents import describe
 from blockscale.checkpoint.description import DESCRIPTION, without_description
-from blockscale.checkpoint.dialects import Description, WritableDialect, default_dialect, writable
+from blockscale.checkpoint.dialects import WritableDialect, default_dialect, writable
 from blockscale.checkpoint.files import CONFIG, INDEX
 from blockscale.checkpoint.finite import check_finite
 from blockscale.checkpoint.shards import (
@@ -35,8 +33,6 @@ from blockscale.nn.projections import check_shared
 from blockscale.nn.saved_config import common_x_format
 from blockscale.runtime import sync_folder
 from blockscale.tensor import QTensor
-
-logger = logging.getLogger(__name__)
 
 SHARD_SIZE = 5 * 10**9
 Tensors = Mapping[str, "QTensor | Tensor"]
@@ -72,7 +68,9 @@ def save(
     tensors = {name: _canonical(value) for name, value in tensors.items()}
     _check(tensors, writer)
     outlines = _outlines(tensors, writer)
-    description = _describe(tensors, writer, x_format)
+    formats = {name: q.format for name, q in quantized.items()}
+    plain = {name: tuple(each.shape) for name, each in tensors.items() if name not in formats}
+    description = describe(writer, formats, plain, x_format)
     if path.suffix == ".safetensors":
         metadata = {DESCRIPTION: json.dumps(description.config)} if quantized else {}
         together = {part: each for unit in outlines for part, each in unit.items()}
@@ -113,22 +111,6 @@ def _config_of(module: Any) -> Mapping[str, Any] | None:
     """A model of transformers has its config."""
     to_dict = getattr(getattr(module, "config", None), "to_dict", None)
     return to_dict() if to_dict else None
-
-
-def _describe(
-    tensors: Tensors, writer: WritableDialect, x_format: Format | str | None
-) -> Description:
-    formats = {name: value.format for name, value in tensors.items() if isinstance(value, QTensor)}
-    plain = {n: tuple(value.shape) for n, value in tensors.items() if n not in formats}
-    description = writer.describe(replace(contents_of(formats, plain), x_format=x_format))
-    if x_format is not None and "x_format" not in description.config:
-        logger.warning(
-            "save: the %s dialect does not say x_format=%s: name it again where the weights are "
-            "loaded, or save with dialect='blockscale'",
-            writer.NAME,
-            x_format,
-        )
-    return description
 
 
 def _plain(part: QTensor | Tensor) -> Tensor:
