@@ -9,8 +9,9 @@ from blockscale.integrations.engines.expert_sources import Ranks, want_experts
 from blockscale.integrations.engines.intake import Cut, Intake
 from blockscale.integrations.engines.packed import Memory, PackedLinear
 from blockscale.integrations.engines.stored_layers import StoredLayers
-from blockscale.integrations.vllm.claims import claims
+from blockscale.integrations.vllm.claims import claims, readable
 from blockscale.integrations.vllm.registration import TESTED, version_warning
+from checkpoint.damage import rewrite_json
 
 PROJECTIONS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 
@@ -285,6 +286,30 @@ def mixed(*algorithms):
 )
 def test_checkpoints_that_are_claimed(described, asked, on_cpu, everywhere, taken):
     assert taken == claims(described, "gpt_oss", asked=asked, on_cpu=on_cpu, everywhere=everywhere)
+
+
+@pytest.mark.parametrize(
+    ("described", "is_read"),
+    [
+        ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, True),
+        ({"quant_method": "modelopt", "quant_algo": "nvfp4"}, True),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4"}}, True),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "FP8"}, False),
+        ({"quant_method": "modelopt", "quant_algo": None}, False),
+        ({"quant_method": "modelopter", "quant_algo": "NVFP4"}, False),
+    ],
+)
+def test_what_is_claimed_can_be_opened(described, is_read, tmp_path):
+    checkpoint = saved(tmp_path, {"l.weight": weight(64, 64, "nvfp4")}, "modelopt")
+    folder = checkpoint.files.path
+    (folder / "hf_quant_config.json").unlink()
+    rewrite_json(folder / "config.json", lambda c: c.update(quantization_config=described))
+    assert readable(described) == is_read
+    if is_read:
+        assert Checkpoint(folder).tensors["l.weight"].format == bs.NVFP4
+    else:
+        with pytest.raises(ValueError, match="is not read"):
+            Checkpoint(folder)
 
 
 def test_untested_versions_get_one_warning():

@@ -25,6 +25,7 @@ from blockscale.tensor import QTensor
 NAME = "gpt-oss"
 SHARES_TENSOR_SCALE = False
 _METHOD = "mxfp4"
+METHODS = (_METHOD, "gpt_oss_mxfp4")  # vLLM's name for it is the second
 _BLOCK_BYTES = MXFP4.block * MXFP4.element.bits // 8
 _INTERLEAVED, _DOWN = "gate_up_proj", "down_proj"
 
@@ -33,7 +34,7 @@ _INTERLEAVED, _DOWN = "gate_up_proj", "down_proj"
 
 
 def recognises(files: Files) -> bool:
-    return quant_method(files) == _METHOD
+    return quant_method(files) in METHODS
 
 
 def find(files: Files) -> list[Stored]:

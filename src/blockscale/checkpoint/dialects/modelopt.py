@@ -29,7 +29,7 @@ NAME = "modelopt"
 SHARES_TENSOR_SCALE = True
 _SIDE_FILE = "hf_quant_config.json"
 _MIXED = "MIXED_PRECISION"
-ALGORITHMS = ("NVFP4", "W4A16_NVFP4", "MXFP8")
+_ALGORITHMS = ("NVFP4", "W4A16_NVFP4", "MXFP8")
 _CODES = {NVFP4: torch.uint8, MXFP8: torch.float8_e4m3fn}
 _SCALES = {NVFP4: torch.float8_e4m3fn, MXFP8: torch.uint8}
 # Ends of names, and what has such tensors.
@@ -42,10 +42,20 @@ _UNREAD = {
 # --- reading ---
 
 
+def is_method(method: str) -> bool:
+    """Engines have a name for each algorithm, such as modelopt_fp4."""
+    return method == NAME or method.startswith(f"{NAME}_")
+
+
+def reads(described: Mapping[str, Any]) -> bool:
+    """Whether every layer that a quantization_config describes has an algorithm that is read."""
+    return all(map(_is_read, _algorithms(described).values()))
+
+
 def recognises(files: Files) -> bool:
     """Older checkpoints have the side file only."""
     method = quant_method(files)
-    return method == NAME or (method is None and _side_file(files) is not None)
+    return _side_file(files) is not None if method is None else is_method(method)
 
 
 def _side_file(files: Files) -> dict[str, Any] | None:
@@ -63,8 +73,11 @@ def find(files: Files) -> list[Stored]:
     return [_find_weight(files, module) for module in modules]
 
 
-def algorithms(described: Mapping[str, Any]) -> dict[str, Any]:
+def _algorithms(described: Mapping[str, Any]) -> dict[str, Any]:
     """By layer where they are mixed; otherwise the one of all layers, under ""."""
+    below = described.get("quantization")  # where older files have it
+    if isinstance(below, Mapping) and not described.get("quant_algo"):
+        described = below
     layers = described.get("quantized_layers")
     if described.get("quant_algo") != _MIXED or not isinstance(layers, dict) or not layers:
         return {"": described.get("quant_algo")}
@@ -74,19 +87,23 @@ def algorithms(described: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _is_read(algorithm: Any) -> bool:
+    return isinstance(algorithm, str) and algorithm.upper() in _ALGORITHMS
+
+
 def _check_algorithms(files: Files) -> None:
     side = _side_file(files)
     described = files.description or side
     described = described if isinstance(described, dict) else {}
     if "quantized_layers" not in described and isinstance(side, dict):
         described = {**described, "quantized_layers": side.get("quantized_layers")}
-    for layer, algorithm in algorithms(described).items():
-        if algorithm not in ALGORITHMS:
+    for layer, algorithm in _algorithms(described).items():
+        if not _is_read(algorithm):
             where = f" of {layer}" if layer else ""
             hint = " without quantized_layers" if algorithm == _MIXED else ""
             raise ValueError(
                 f"{files.path}: ModelOpt quant_algo {algorithm!r:.80}{where}{hint} is not read: "
-                f"only {', '.join(ALGORITHMS)}"
+                f"only {', '.join(_ALGORITHMS)}"
             )
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blockscale.checkpoint.dialects import compressed_tensors, modelopt
+from blockscale.checkpoint.dialects import compressed_tensors, gpt_oss, modelopt
 from blockscale.nn.labels import NAME
-
-_GPT_OSS = ("mxfp4", "gpt_oss_mxfp4")
 
 
 def readable(described: Mapping[str, Any], model_type: str = "") -> bool:
@@ -16,18 +14,11 @@ def readable(described: Mapping[str, Any], model_type: str = "") -> bool:
     method = str(described.get("quant_method", ""))
     if method == NAME:
         return True
-    if method.startswith("modelopt"):
-        found = modelopt.algorithms(_modelopt_description(described)).values()
-        return all(str(each).upper() in modelopt.ALGORITHMS for each in found)
+    if modelopt.is_method(method):
+        return modelopt.reads(described)
     if method == compressed_tensors.NAME:
         return compressed_tensors.reads(described)
-    return method in _GPT_OSS and model_type == "gpt_oss"
-
-
-def _modelopt_description(described: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Older files have it one level below."""
-    below = described.get("quantization")
-    return below if isinstance(below, Mapping) and not described.get("quant_algo") else described
+    return method in gpt_oss.METHODS and model_type == "gpt_oss"
 
 
 def claims(
