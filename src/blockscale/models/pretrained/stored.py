@@ -136,7 +136,7 @@ class StoredWeights:
         formats: dict[str, Format] = {}
         for name, each in stored.items():
             if each.format is not None:
-                formats |= dict.fromkeys(roles_of(name), each.format)
+                formats |= dict.fromkeys(roles_of(name, place.layer), each.format)
         return layer_shardings(path, place.layer, formats)
 
     def _read(
@@ -146,7 +146,7 @@ class StoredWeights:
         quantized: dict[str, QTensor] = {}
         plain: dict[str, Tensor] = {}
         for name, stored in place.tensors.items():
-            found = read_part(self.checkpoint, stored, name, shardings)
+            found = read_part(self.checkpoint, stored, name, place.layer, shardings)
             if found is None:
                 continue
             mine, value = found

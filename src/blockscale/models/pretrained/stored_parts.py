@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockscale.checkpoint import Checkpoint
 from blockscale.checkpoint.load_into import EXPERT_ROLES
@@ -20,9 +20,13 @@ _ONE_EXPERT = re.compile(r"(?P<before>.*\.experts)\.(?P<number>\d+)\.(?P<leaf>\w
 
 
 def read_part(
-    checkpoint: Checkpoint, stored: str, name: str, shardings: Mapping[str, Sharding]
+    checkpoint: Checkpoint,
+    stored: str,
+    name: str,
+    layer: nn.Module,
+    shardings: Mapping[str, Sharding],
 ) -> tuple[str, QTensor | Tensor] | None:
-    """A tensor of the checkpoint as this rank needs it, with its name among this rank's experts.
+    """A tensor of a layer as this rank needs it, with its name among this rank's experts.
 
     None where it is another rank's. What is not packed, such as a bias, comes whole: whoever needs
     a part of it cuts it.
@@ -31,7 +35,7 @@ def read_part(
     if mine is None:
         return None
     kind = checkpoint.tensors[stored]
-    sharding = shardings.get(roles_of(name)[0])
+    sharding = shardings.get(roles_of(name, layer)[0])
     if sharding is None or kind.format is None:
         return mine, checkpoint.read(stored)
     # One expert of many has no axis for them.
@@ -43,8 +47,11 @@ def read_part(
     return mine, checkpoint.read_shard(stored, axis, rank, ranks, pieces=pieces)
 
 
-def roles_of(name: str) -> tuple[str, ...]:
-    """Which of a layer's weights a tensor holds: "weight" of a linear one, or of experts."""
+def roles_of(name: str, layer: nn.Module) -> tuple[str, ...]:
+    """Which of a layer's weights a tensor holds: "weight" of a linear one, or of experts. Experts
+    in a list have linear layers, under the names that fused ones have in files."""
+    if isinstance(layer, nn.Linear):
+        return ("weight",)
     *_, module, leaf = f".{name}".split(".")
     if leaf == "gate_up_proj":
         return "gate", "up"
