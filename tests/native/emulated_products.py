@@ -22,6 +22,17 @@ def lossless(format, *shape):
     return q, q.pack(fragments(format))
 
 
+def scales_far_apart(n, k):
+    """MXFP4 with scales from the least to some that leave no room to lift weights by, and a NaN in
+    block 3 of row 0."""
+    q = bs.quantize(torch.randn(n, k), bs.MXFP4)
+    q.scale.random_(0, 133)  # up to 2^5, the largest that leaves room
+    q.scale[torch.rand(q.scale.shape) < 0.01] = 133
+    q.scale[:, 9] = 240
+    q.scale[0, 3] = 255
+    return q, q.pack(fragments(bs.MXFP4))
+
+
 def numbers(m, k):
     return torch.randint(-4, 5, (m, k)).bfloat16()
 

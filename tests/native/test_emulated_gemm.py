@@ -15,7 +15,7 @@ from blockscale.kernels.matmul.fragments import product
 from blockscale.kernels.matmul.sm90_gemm.config import Config
 from blockscale.ops.operand import as_groups
 from blockscale.runtime import gpu
-from native.emulated_products import lossless, numbers, problem_of, run
+from native.emulated_products import lossless, numbers, problem_of, run, scales_far_apart
 from native.host_function import SCHEDULES, maps_on_the_host, on_the_host, scheduled
 from products import check_gated, exact
 
@@ -105,6 +105,19 @@ def test_ragged_gated_experts(schedule):
         rows = slice(begin, begin + size)
         check_gated(y[rows], x[rows], gate[i], up[i], "silu")
         begin += size
+
+
+@pytest.mark.parametrize("tiles_per_warp", [1, 2])
+def test_scales_too_large_to_lift_weights_by(tiles_per_warp):
+    """Some k tiles have such scales and others have none; single weights, so nothing is rounded."""
+    m, n, k = 60, 150, 1024
+    q, w = scales_far_apart(n, k)
+    at = torch.randperm(k)[:m]
+    x = torch.nn.functional.one_hot(at, k).bfloat16()
+    config = Config(64, warpgroups=2, tiles_per_warp=tiles_per_warp, stages=3, cluster=1)
+    y = run(sm90_gemm, problem_of(bs.MXFP4, m, n, k), config, (w,), x)
+    assert y[:, 0].isnan().all()
+    assert torch.equal(y[:, 1:].double(), exact(q)[1:, at].T)
 
 
 def levels(count):

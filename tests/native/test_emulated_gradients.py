@@ -15,7 +15,7 @@ from blockscale.kernels.matmul.fragments import product
 from blockscale.kernels.matmul.sm90_gemm.config import Config
 from blockscale.ops.operand import as_groups
 from blockscale.runtime import gpu
-from native.emulated_products import lossless, numbers, problem_of
+from native.emulated_products import lossless, numbers, problem_of, scales_far_apart
 from native.host_function import SCHEDULES, maps_on_the_host, on_the_host, scheduled
 from products import exact
 
@@ -50,6 +50,16 @@ def test_clusters_split_tiles(schedule):
     with scheduled(schedule):
         dx = gradient(bs.NVFP4, w, grad, replace(SMALL, cluster=2, split=True), sms=6)
     assert torch.equal(dx.double(), grad.double() @ exact(q))
+
+
+def test_scales_too_large_to_lift_weights_by():
+    """Single weights, so nothing is rounded; a NaN is in the sums of its block's columns."""
+    q, w = scales_far_apart(328, 448)
+    at = torch.randperm(328)[:60]
+    grad = torch.nn.functional.one_hot(at, 328).bfloat16()
+    dx, spoilt = gradient(bs.MXFP4, w, grad, SMALL, sms=6), torch.arange(448) // 32 == 3
+    assert dx[:, spoilt].isnan().all()
+    assert torch.equal(dx[:, ~spoilt].double(), exact(q)[at][:, ~spoilt])
 
 
 @pytest.mark.parametrize(

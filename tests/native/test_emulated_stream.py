@@ -14,7 +14,7 @@ import blockscale as bs
 from blockscale.kernels.matmul import stream
 from blockscale.kernels.matmul.fragments import product
 from blockscale.kernels.matmul.stream.config import Config
-from native.emulated_products import lossless, numbers, problem_of, run
+from native.emulated_products import lossless, numbers, problem_of, run, scales_far_apart
 from native.host_function import SCHEDULES, counts, maps_on_the_host, on_the_host, scheduled
 from products import exact
 
@@ -46,6 +46,20 @@ def test_products(config, schedule):
     with scheduled(schedule):
         y = run(stream, problem_of(bs.NVFP4, m, n, k), config, (w,), x)
     assert torch.equal(y.double(), x.double() @ exact(q).mT)
+
+
+@pytest.mark.parametrize(
+    "config", [FEW, CLUSTER, replace(CLUSTER, tile_m=16), WGMMA], ids=["few", "8", "16", "wgmma"]
+)
+def test_scales_too_large_to_lift_weights_by(config):
+    """Some k tiles have such scales and others have none; single weights, so nothing is rounded."""
+    n, k = 150, 1120
+    q, w = scales_far_apart(n, k)
+    at = torch.randperm(k)[: config.tile_m]
+    x = torch.nn.functional.one_hot(at, k).bfloat16()
+    y = run(stream, problem_of(bs.MXFP4, config.tile_m, n, k), config, (w,), x)
+    assert y[:, 0].isnan().all()
+    assert torch.equal(y[:, 1:].double(), exact(q)[1:, at].T)
 
 
 @pytest.mark.parametrize("n", [3, 20, 128, 135])

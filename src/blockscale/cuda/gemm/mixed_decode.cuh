@@ -63,12 +63,12 @@ struct MixedDecode : WarpWeights<Shape, DecodingWarp<Shape>> {
 
     RingTurn<Shape::STAGES> turn;
     SetTurn<Shape, Shape::SETS> sets;
-    bool lift = false;  // see WarpWeights::decode_scales
+    bool lift = false;  // see gemm/lift.cuh
 
     BS_DEVICE void run_stage(const DecodedSets<Shape>& to, int unit) {
         const u32 stage = this->slot_at(turn.slot);
         ptx::mbarrier_wait(this->coded(turn.slot), turn.parity);
-        if (unit == 0) lift = this->decode_scales(stage);  // of the whole group
+        if (unit == 0) this->with_scales(stage, [&](auto lifted) { lift = lifted.VALUE; });  // of the whole group
         u32 words[BITS], scales[4][2], w[4][4];
         this->load_codes(words, this->codes_at(stage, 0));
         __syncwarp();

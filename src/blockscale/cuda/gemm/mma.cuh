@@ -33,7 +33,14 @@ struct MmaMainloop : WarpTiles<Shape, CpAsyncRing<Shape>> {
 
     BS_DEVICE void multiply(u32 stage, int k_tile) {
         const u32 x_at = this->x_address(stage, lane % 8);
-        const bool lift = SCALES_WEIGHTS && this->decode_scales(stage);
+        if constexpr (SCALES_WEIGHTS)
+            this->with_scales(stage, [&](auto lifted) { add_units<decltype(lifted)::VALUE>(stage, k_tile, x_at); });
+        else
+            add_units<false>(stage, k_tile, x_at);
+    }
+
+    template <bool LIFTED>
+    BS_DEVICE void add_units(u32 stage, int k_tile, u32 x_at) {
 #pragma unroll UNROLL
         for (int part = 0; part < Shape::UNITS; part++) {
             const int unit = this->unit_of(k_tile, part);
@@ -49,8 +56,8 @@ struct MmaMainloop : WarpTiles<Shape, CpAsyncRing<Shape>> {
                                                             unit % UNITS_PER_GROUP * 4 * SCALE_WORDS +
                                                             16 * (lane / 4));
             }
-            add(words, scales, x_at + 128 * part, 0, lift);
-            add(words, scales, x_at + 128 * part + 64, 2, lift);
+            add(words, scales, x_at + 128 * part, 0, LIFTED);
+            add(words, scales, x_at + 128 * part + 64, 2, LIFTED);
         }
     }
 

@@ -30,22 +30,27 @@ struct TiledMainloop : TilesOf<Shape>::Type {
     using Tiles::Tiles, Tiles::sums, Tiles::lane, Tiles::slot, Tiles::parity, Tiles::TILES;
     using X = typename Shape::X;
 
-    static constexpr int UNITS = Shape::TURN * TILES;
+    static constexpr int UNITS = Shape::TURN * TILES, SCALED = Tiles::SCALED_UNITS * TILES;  // of a turn; of one set of scales
 
     u32 weights[2][4][4];  // of the unit that is multiplied, and of the next
-    bool lift = false;     // see WarpTiles::decode_scales
     int last_slot = -1;    // whose products may still be under way
 
-    // Unit U of a turn, and those after it.
+    // Units of a turn, from U on.
     template <int U>
     BS_DEVICE void run_units() {
-        constexpr int tile = U % TILES, k_tile = U / TILES;
         const u32 stage = this->stage_of(slot);
-        if (tile == 0) ptx::mbarrier_wait(this->full(slot), parity);
-        if (tile == 0 && k_tile % Tiles::SCALED_UNITS == 0) lift = this->decode_scales(stage);
+        ptx::mbarrier_wait(this->full(slot), parity);
+        this->with_scales(stage, [&](auto lifted) { run_scaled<U, decltype(lifted)::VALUE>(stage); });
+        if constexpr (U + SCALED < UNITS) run_units<U + SCALED>();
+    }
+
+    // Unit U, whose stage is there, and those after it with the same scales.
+    template <int U, bool LIFTED>
+    BS_DEVICE void run_scaled(u32 stage) {
+        constexpr int tile = U % TILES, k_tile = U / TILES;
         const u32 x = ptx::panel_word(__shfl_sync(~0u, stage, 0));
         u32(&w)[4][4] = weights[U % 2];
-        this->load_unit(w, stage, tile, k_tile, lift);
+        this->load_unit(w, stage, tile, k_tile, LIFTED);
         ptx::wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
@@ -57,7 +62,11 @@ struct TiledMainloop : TilesOf<Shape>::Type {
             last_slot = slot;
             this->step_on();
         }
-        if constexpr (U + 1 < UNITS) run_units<U + 1>();
+        if constexpr ((U + 1) % SCALED > 0) {
+            const u32 next = this->stage_of(slot);
+            if (tile == TILES - 1) ptx::mbarrier_wait(this->full(slot), parity);
+            run_scaled<U + 1, LIFTED>(next);
+        }
     }
 
     BS_DEVICE void release_last() {

@@ -36,9 +36,10 @@ struct TransposedTiles : WarpTiles<Shape, Ring> {
 
     // Each row has one scale in a step. A lane decodes those of rows g and g + 8 of a unit, for four lanes that need them
     // twice in a register: 8 bytes.
-    BS_DEVICE bool decode_scales(u32 stage) const {
+    template <class Units>
+    BS_DEVICE void with_scales(u32 stage, const Units& units) const {
         __syncwarp();  // the last ones are read
-        float scales[TILES][2], largest = 0.0f;
+        u32 codes[TILES], exceeding = 0;
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
             const int column = first_column + 64 * column_tile(i) + 16 * step();
@@ -46,20 +47,18 @@ struct TransposedTiles : WarpTiles<Shape, Ring> {
             u32 word[1];  // two blocks of row g, then of row g + 8
             ptx::load_shared(word, Ring::scales_in(stage) + 128 * (lane / 8 * Shape::SCALE_GROUPS + group) +
                                        16 * (lane % 8) + 4 * (block / 2));
-            float s[4];
-            decode::ScaleDecoder<Format::SCALE>::four(s, word[0] >> 8 * (block % 2));
-            scales[i][0] = s[0], scales[i][1] = s[2];
-            if (Lift::MAY_EXCEED) largest = fmaxf(largest, fmaxf(s[0], s[2]));
+            exceeding |= Lift::exceeding(word[0]);
+            codes[i] = word[0] >> 8 * (block % 2);
         }
-        const bool lift = Lift::MAY_EXCEED && __any_sync(~0u, largest > Lift::LARGEST_LIFTED);
-        const float factor = lift ? 1.0f : Lift::SCALE_LIFT;
+        const auto store = [&](auto lifted) {
 #pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            const float upper = scales[i][0] * factor, lower = scales[i][1] * factor;
-            ptx::store_shared(decoded() + 256 * i + 8 * lane, X::from_floats(upper, upper), X::from_floats(lower, lower));
-        }
-        __syncwarp();
-        return lift;
+            for (int i = 0; i < TILES; i++) {
+                u32 scales[4];
+                Lift::template scales<decltype(lifted)::VALUE>(scales, codes[i]);
+                ptx::store_shared(decoded() + 256 * i + 8 * lane, scales[0], scales[2]);
+            }
+        };
+        by_lift<Lift>(exceeding, store, units);
     }
 
     template <int STEP>

@@ -37,34 +37,25 @@ struct WarpWeights : Ring {
                (n_warp * Shape::K_WARPS + k_warp) * Shape::DECODED_BYTES;
     }
 
-    // Whether the weights of this k tile must be lifted before they are scaled: see gemm/lift.cuh.
-    BS_DEVICE bool decode_scales(u32 stage) const {
+    // Decodes the scales of a stage for `units(Lifted)`, which multiplies what they belong to: see gemm/lift.cuh.
+    template <class Units>
+    BS_DEVICE void with_scales(u32 stage, const Units& units) const {
         __syncwarp();  // the last ones are read
-        u32 words[TILES * GROUPS][1];
-        float largest = 0.0f;
+        u32 words[TILES * GROUPS][1], exceeding = 0;
 #pragma unroll
         for (int i = 0; i < TILES * GROUPS; i++) {
             ptx::load_shared(words[i], this->scales_at(stage, i / GROUPS) + 128 * (i % GROUPS) + 4 * lane);
-            float s[4];
-            if (Lift::MAY_EXCEED) decode::ScaleDecoder<Format::SCALE>::four(s, words[i][0]);
-            if (Lift::MAY_EXCEED) largest = fmaxf(largest, fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3])));
+            exceeding |= Lift::exceeding(words[i][0]);
         }
-        const bool lift = Lift::MAY_EXCEED && __any_sync(~0u, largest > Lift::LARGEST_LIFTED);
-        const float factor = lift ? 1.0f : Lift::SCALE_LIFT;
+        const auto store = [&](auto lifted) {
 #pragma unroll
-        for (int i = 0; i < TILES * GROUPS; i++) {
-            u32 out[4];
-            float s[4];
-            decode::ScaleDecoder<Format::SCALE>::four(s, words[i][0]);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float scale = s[j % 2 * 2 + j / 2] * factor;
-                out[j] = X::from_floats(scale, scale);
+            for (int i = 0; i < TILES * GROUPS; i++) {
+                u32 scales[4];
+                Lift::template scales<decltype(lifted)::VALUE>(scales, words[i][0]);
+                ptx::store_shared(decoded() + 512 * i + 16 * lane, scales[0], scales[2], scales[1], scales[3]);
             }
-            ptx::store_shared(decoded() + 512 * i + 16 * lane, out[0], out[1], out[2], out[3]);
-        }
-        __syncwarp();
-        return lift;
+        };
+        by_lift<Lift>(exceeding, store, units);
     }
 
     // Of a unit: for each of its steps the scales of rows g and g + 8.

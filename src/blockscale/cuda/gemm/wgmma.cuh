@@ -28,7 +28,13 @@ struct WgmmaMainloop : WarpTiles<Shape, TmaRing<Shape>> {
     template <class Issued>
     BS_DEVICE void multiply(u32 stage, int k_tile, const Issued& issued) {
         const u32 x = ptx::panel_word(__shfl_sync(~0u, this->x_at(stage), 0));  // the same in all lanes
-        const bool lift = this->decode_scales(stage);
+        this->with_scales(stage, [&](auto lifted) {
+            multiply_scaled<decltype(lifted)::VALUE>(stage, k_tile, x, issued);
+        });
+    }
+
+    template <bool LIFTED, class Issued>
+    BS_DEVICE void multiply_scaled(u32 stage, int k_tile, u32 x, const Issued& issued) {
         Coded coded[2];
         load(coded[0], stage, k_tile, 0);
 #pragma unroll
@@ -37,7 +43,7 @@ struct WgmmaMainloop : WarpTiles<Shape, TmaRing<Shape>> {
             if (AHEAD ? i + 1 < Shape::UNITS * TILES : i > 0)
                 load(coded[(i + AHEAD) % 2], stage, k_tile, i + AHEAD);
             u32 w[4][4];
-            this->scaled_steps(w, coded[i % 2].words, tile, 0, coded[i % 2].scales, lift);
+            this->scaled_steps(w, coded[i % 2].words, tile, 0, coded[i % 2].scales, LIFTED);
             ptx::wgmma_fence();
 #pragma unroll
             for (int step = 0; step < 4; step++)
