@@ -5,9 +5,9 @@ import torch
 
 import blockscale as bs
 from blockscale.kernels import KERNELS, FunctionLaunch
-from blockscale.ops import VERBS, answers, choose
+from blockscale.ops import VERBS, answers, choose, example, explain
 from blockscale.problem import Problem
-from blockscale.runtime import device_of
+from blockscale.runtime import device_of, gpu
 
 
 def problem(**changes):
@@ -141,3 +141,23 @@ def test_unprepared_weights_are_pointed_out():
     w = bs.quantize(torch.randn(128, 64), bs.NVFP4)
     assert "w.prepare() once" in str(bs.explain(torch.randn(1, 64), w.pack("blocked")))
     assert dataclasses.is_dataclass(bs.explain(torch.randn(1, 64), w))
+
+
+@pytest.mark.parametrize("m", [1, 16, 4096])
+def test_codebooks_are_said_to_be_where_they_are_looked_up(m):
+    """Of 5 bits in shared memory where they are known to be symmetric, and in registers else."""
+    asked = example("matmul", bs.KBIT5, gpu("h200"), m=m)
+    known, any_table = explain(asked), explain(asked, symmetric=False)
+    assert "table in shared memory" in str(known)
+    (runs,) = (line for line in str(any_table).splitlines() if line.startswith("  runs"))
+    assert "table in shared memory" not in runs
+
+
+@pytest.mark.parametrize("format", [bs.KBIT5, bs.NVFP4], ids=str)
+def test_what_is_known_of_codebooks_is_what_was_promised(format):
+    x, w = torch.ones(1, 64), bs.quantize(torch.randn(32, 64), format)
+    assert bs.explain(x, w).symmetric == (format == bs.NVFP4)
+    assert bs.explain(x, w.freeze()).symmetric
+    if w.codebook is not None:
+        w.codebook[0] = -2.0
+        assert not bs.explain(x, w.freeze()).symmetric

@@ -75,7 +75,7 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "read_bytes_per_second": limit.read_bytes_per_s,
         "flops_per_second": limit.flops_per_s,
         "kernel": found.kernel,
-        "config": str(found.choice.config),
+        "config": str(found.config),
         "reason": found.choice.reason,
         "predicted": _predicted(found),
         "kernels": [{"kernel": each.kernel, "refusal": each.refusal} for each in found.answers],

@@ -91,6 +91,11 @@ class Launch:
         """None of kernels that have no model of themselves."""
         return None
 
+    def config_for(self, symmetric: bool) -> Config | None:
+        """The config of what runs by a codebook that is known to be symmetric, or by any; None
+        where it is the same."""
+        return None
+
     @property
     def tensor_memory(self) -> TensorMemory | None:
         """How a CTA divides TMEM; None of kernels that use none."""

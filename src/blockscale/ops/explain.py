@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from blockscale.formats import INT8
-from blockscale.kernels import KERNELS, Prediction
+from blockscale.kernels import KERNELS, Config, Prediction
 from blockscale.layouts import ScaledMemory
 from blockscale.ops.choose import Answer, answers, choose
 from blockscale.ops.prepared import prepared_layout
@@ -24,11 +24,18 @@ class Explanation:
     ceilings: Ceilings
     choice: Choice
     copied: str | None = None  # why the weights are copied at every call
+    symmetric: bool = True  # codebooks, if any, are known to be
 
     @property
     def kernel(self) -> str:
         """The name of the kernel that runs."""
         return self.choice.kernel.NAME
+
+    @property
+    def config(self) -> Config:
+        """Of what runs, which codebooks have a say in."""
+        kernel, config, _ = self.choice
+        return kernel.bind(self.problem, config).config_for(self.symmetric) or config
 
     @property
     def bytes_seconds(self) -> float:
@@ -61,7 +68,7 @@ class Explanation:
             if answer.refusal is not None:
                 lines.append(f"  not      {answer.kernel}: {answer.refusal}")
             elif answer.kernel == self.kernel:
-                lines.append(f"  runs     {answer.kernel} with {self.choice.config}")
+                lines.append(f"  runs     {answer.kernel} with {self.config}")
                 lines.append(f"  chosen   {self._reason()}")
                 if answer.standing.state != "needs no proof":
                     lines.append(f"  {answer.standing.state:8s} {answer.standing.said}")
@@ -140,14 +147,18 @@ def tensor_memory(problem: Problem) -> ScaledMemory:
 
 
 def explain(
-    problem: Problem, device: torch.device | None = None, copied: str | None = None
+    problem: Problem,
+    device: torch.device | None = None,
+    copied: str | None = None,
+    *,
+    symmetric: bool = True,
 ) -> Explanation:
     """device: where floors are measured; None for one that is not here, whose data sheet counts."""
     if device is None:
         limits = published_ceilings(problem.device)
     else:
         limits = ceilings(device, problem.out_dtype, *_integers(problem))
-    return Explanation(problem, answers(problem), limits, choose(problem), copied)
+    return Explanation(problem, answers(problem), limits, choose(problem), copied, symmetric)
 
 
 def _integers(problem: Problem) -> tuple[torch.dtype, ...]:

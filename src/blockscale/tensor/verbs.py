@@ -166,7 +166,15 @@ def explain(
     """
     call = _checked_call(x, w, up, group_sizes, activation, x_format, out_dtype)
     problem = call.problem()
-    return ops.explain(problem, call.x.device, ops.why_copied(call, ops.choose(problem)))
+    copied = ops.why_copied(call, ops.choose(problem))
+    symmetric = all(_is_symmetric(each) for each in (w, up) if each is not None)
+    return ops.explain(problem, call.x.device, copied, symmetric=symmetric)
+
+
+def _is_symmetric(w: QTensor) -> bool:
+    """Whether kernels may count on it: a codebook that is not frozen can become any."""
+    table = w.codebook
+    return table is None or (w.frozen and torch.equal(table, -table.flip(0)))
 
 
 def tune(

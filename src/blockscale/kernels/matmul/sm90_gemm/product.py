@@ -23,7 +23,7 @@ class Product(FragmentProduct):
     _config: Config
 
     def _shape(self) -> Shape:
-        problem, config = self._problem, self._compiled(self._symmetric)
+        problem, config = self._problem, self.config_for(self._symmetric)
         return Shape(
             WgmmaArguments,
             (config.clusters(problem), config.ctas, 1),
@@ -66,9 +66,9 @@ class Product(FragmentProduct):
         return self._config.split
 
     def _build(self, symmetric: bool) -> Build:
-        return gemm_build(self._problem, self._compiled(symmetric), symmetric)
+        return gemm_build(self._problem, self.config_for(symmetric), symmetric)
 
-    def _compiled(self, symmetric: bool) -> Config:
+    def config_for(self, symmetric: bool) -> Config:
         return as_compiled(self._config, self._problem, symmetric)
 
     @property

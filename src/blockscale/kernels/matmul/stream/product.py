@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blockscale.kernels.contract import Prediction
 from blockscale.kernels.matmul.fragments.arguments import Arguments, WgmmaArguments
 from blockscale.kernels.matmul.fragments.groups import matrices
@@ -35,6 +37,11 @@ class Product(FragmentProduct):
 
     def _build(self, symmetric: bool) -> Build:
         return stream_build(self._problem, self._config, symmetric)
+
+    def config_for(self, symmetric: bool) -> Config:
+        """Any table of 5 bits is decoded in registers, and the room for it stays empty."""
+        in_registers = self._problem.w_kind.format.element.bits == 5 and not symmetric
+        return replace(self._config, shared_table=False) if in_registers else self._config
 
     @property
     def _decodes_x(self) -> bool:
