@@ -339,6 +339,17 @@ def test_infinite_and_missing_activations(native_way):
     assert torch.equal(y[[1, 4]].float(), expected)
 
 
+@pytest.mark.parametrize("m", [1, 5, 40])
+def test_sums_of_large_activations_stay_finite(native_way, fmt, m):
+    """Before scales are applied to them, too: as far as docs/formats.md says."""
+    k = depth(fmt)
+    w = native_way.weight(torch.full((17, k), 2.0**-20), fmt)
+    for dtype in dtypes_of(native_way):
+        if dtype != torch.float16:  # which has no such numbers
+            x = torch.full((m, k), 1e33 / k, dtype=dtype)
+            check_matmul(native_way, bs.matmul(x, w, out_dtype=torch.float32), x, w)
+
+
 # --- what is chosen ------------------------------------------------------------------------------
 
 
