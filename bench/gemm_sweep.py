@@ -4,6 +4,7 @@
     python -m bench.gemm_sweep --seed 1 --gradients sweep.jsonl        # with weights transposed
     python -m bench.gemm_sweep --seed 1 --dense --within 1.5 sweep.jsonl
     python -m bench.gemm_sweep --seed 1 --codebooks sweep.jsonl        # of 4 and 5 bits
+    python -m bench.gemm_sweep --seed 71 --few-tiles --problems 20 --within 1.4 sweep.jsonl
     python -m bench.gemm_sweep --seed 1 --compile      # anywhere: fills the cubin cache
 
 cuBLAS, in bfloat16, is timed beside them. A draw is fixed by its seed: n, k, m, format and verb of
@@ -84,6 +85,20 @@ def _draw_one(order: random.Random, kinds: dict[tuple[str, str], int]) -> Proble
         made = problem(name, verb, m, n, k, groups)
         if _LEAST_FLOPS < made.flops < _MOST_FLOPS and n >= 256 and k >= 256:
             return made
+
+
+def draw_few_tiles(seed: int, count: int) -> list[Problem]:
+    """Of 256 rows of x and 128 of w, 16 to 200: as many as SMs, more or less. Most are gated."""
+    order = random.Random(seed)  # noqa: S311
+    found: list[Problem] = []
+    while len(found) < count:
+        verb = order.choice(("gated", "gated", "plain"))
+        name = order.choice(("nvfp4", "nvfp4", "kbit4")) if verb == "plain" else "nvfp4"
+        m = round(2 ** order.uniform(7.2, 10.2))
+        n, k = 64 * order.randrange(16, 97), 64 * order.randrange(24, 129)
+        if 16 <= ceil(m / 256) * (n // (64 if verb == "gated" else 128)) <= 200:
+            found.append(problem(name, verb, m, n, k, 1))
+    return found
 
 
 def problem(name: str, verb: str, m: int, n: int, k: int, groups: int) -> Problem:
@@ -234,10 +249,15 @@ def main() -> None:
         drawn.add_argument(
             f"--{name}", dest="kinds", action="store_const", const=kinds, help=meaning
         )
+    drawn.add_argument("--few-tiles", action="store_true", help="about as many tiles as SMs")
     parser.add_argument("--within", type=float, default=inf, help="of the least predicted time")
     parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
     asked = parser.parse_args()
-    problems = draw(asked.seed, asked.problems, asked.kinds or KINDS)
+    problems = (
+        draw_few_tiles(asked.seed, asked.problems)
+        if asked.few_tiles
+        else draw(asked.seed, asked.problems, asked.kinds or KINDS)
+    )
     compile_ahead(problems, asked.within)
     if asked.compile:
         return

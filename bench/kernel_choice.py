@@ -1,11 +1,13 @@
 """Times both Hopper kernels for many rows where either may be the faster: the choice between them.
 
     python -m bench.kernel_choice rows --seed 1 sweep.jsonl      # on a Hopper GPU
+    python -m bench.kernel_choice mxfp4 --seed 1 sweep.jsonl
     python -m bench.kernel_choice groups --seed 1 sweep.jsonl
     python -m bench.kernel_choice experts --seed 1 sweep.jsonl
     python -m bench.kernel_choice rows --seed 1 --compile        # anywhere: fills the cubin cache
 
-A draw is fixed by its seed. `rows` are plain and gated products of 34 to 180 rows. `groups` are of
+A draw is fixed by its seed. `rows` are plain and gated products of 34 to 180 rows, `mxfp4` the same
+in that format. `groups` are of
 unequal sizes, which no choice knows: the four groupings of the NVFP4 contest, then groups whose
 shares of the rows spread by a quarter, a half or four fifths of their mean; what the models assume
 of sizes, kernels/matmul/fragments/groups.py says. `experts` are many groups of 6 to 90 rows, gated
@@ -60,14 +62,20 @@ class Asked(NamedTuple):
     sizes: tuple[int, ...] = ()  # of ragged groups
 
 
-def draw_rows(seed: int, count: int) -> list[Asked]:
+def draw_rows(
+    seed: int, count: int, kinds: dict[tuple[str, str], int] | None = None
+) -> list[Asked]:
     order = random.Random(seed)  # noqa: S311
-    return [*islice(_drawn_rows(order), count)]
+    return [*islice(_drawn_rows(order, kinds or DENSE), count)]
 
 
-def _drawn_rows(order: random.Random) -> Iterator[Asked]:
+def draw_mxfp4(seed: int, count: int) -> list[Asked]:
+    return draw_rows(seed, count, {("mxfp4", "plain"): 3, ("mxfp4", "gated"): 1})
+
+
+def _drawn_rows(order: random.Random, kinds: dict[tuple[str, str], int]) -> Iterator[Asked]:
     while True:
-        name, verb = order.choices(list(DENSE), list(DENSE.values()))[0]
+        name, verb = order.choices(list(kinds), list(kinds.values()))[0]
         n, k = (64 * round(2 ** order.uniform(4, 9)) for _ in range(2))
         m = round(2 ** order.uniform(5.1, 7.5))
         asked = problem(name, verb, m, n, k, 1)
@@ -223,7 +231,7 @@ def regret(timed: Timed) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    draws = {"rows": draw_rows, "groups": draw_groups, "experts": draw_experts}
+    draws = {"rows": draw_rows, "mxfp4": draw_mxfp4, "groups": draw_groups, "experts": draw_experts}
     parser.add_argument("what", choices=draws)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--seed", type=int, required=True)

@@ -51,27 +51,27 @@ class Constants:
 
 CONSTANTS = Constants(
     multiply=1.065,
-    overlap=1.788,
-    decode=162.2,
-    decode_table=44.12,
-    decode_shared=5.701,
-    decode_signs=61.45,
+    overlap=1.784,
+    decode=162,
+    decode_table=44.16,
+    decode_shared=5.642,
+    decode_signs=62.01,
     decode_bits=12.62,
-    transpose=130.8,
-    transpose_table=59.91,
-    stage=33.97,
-    tile=2841,
-    activate=193.9,
-    splitting=1.02,
+    transpose=130.7,
+    transpose_table=59.8,
+    stage=33.88,
+    tile=2869,
+    activate=156.3,
+    splitting=1.019,
     alone=1.03,
-    split=5580,
-    split_part=608,
-    split_sums=77.03,
-    join=863.9,
-    join_sums=178,
-    beside=4.429,
-    again=1.096,
-    cache=0.2795,
+    split=2614,
+    split_part=626.1,
+    split_sums=76.89,
+    join=860.8,
+    join_sums=176.8,
+    beside=4.456,
+    again=1.095,
+    cache=0.2781,
 )
 
 
@@ -79,7 +79,7 @@ class TileCycles(NamedTuple):
     """What tiles take; cuda/gemm/tile_cycles.cuh is told it where groups are ragged."""
 
     tile: float
-    split: float  # of leaving sums of parts of tiles and adding them, once
+    split: float  # of a part more than tiles are, of leaving its sums and adding them, once
     sums: float  # of adding one part's
 
     def whole(self, tiles: int, clusters: int) -> float:
@@ -110,16 +110,17 @@ def tile_cycles(problem: Problem, config: Config, c: Constants = CONSTANTS) -> T
     units = steps * config.warpgroups * config.tiles_per_warp
     products, decoding = _unit_cycles(problem, config, c)
     unit = (products**c.overlap + decoding**c.overlap) ** (1 / c.overlap)
-    tile = units * unit + steps * c.stage + c.tile
+    ends = c.tile
     if problem.gated:
-        tile += c.activate * config.tile_m * config.tile_n(problem) / 1024
+        ends += c.activate * config.tile_m * config.tile_n(problem) / 1024
+    tile = units * unit + steps * c.stage + ends
     sums = config.tile_m * config.weight_rows / 1024
     if config.k_parts > 1:
         others = config.k_parts - 1
         tile += c.join * others + c.join_sums * sums * others / config.k_parts
     if config.split:
         tile *= c.splitting * (c.alone if config.cluster == 1 else 1.0)
-    return TileCycles(tile, c.split, c.split_part + c.split_sums * sums)
+    return TileCycles(tile, ends + c.split, c.split_part + c.split_sums * sums)
 
 
 def _unit_cycles(problem: Problem, config: Config, c: Constants) -> tuple[float, float]:
