@@ -46,6 +46,9 @@ CT = "compressed-tensors"
         ("nvfp4", "modelopt", put("a.weight_scale", torch.Tensor.float), "float8_e4m3fn, got"),
         ("nvfp4", "modelopt", put("a.weight_scale_2", lambda t: t.repeat(3)), "one number"),
         ("mxfp8", "modelopt", put("a.weight", lambda t: t[:, :32]), r"must be \[4, 1\]"),
+        ("mxfp8", "modelopt", drop("a.weight_scale"), "a.weight is .* has no scales of modelopt"),
+        ("nvfp4", "modelopt", drop("a.weight_scale"), "a.weight is .* has no scales of modelopt"),
+        ("mxfp8", CT, drop("a.weight_scale"), "a.weight is .* has no scales of compressed"),
         ("kbit4", "blockscale", drop("a.weight_codebook"), "is kbit4 but has no codebook"),
         ("kbit4", "blockscale", put("a.weight_codebook", lambda t: -t), "a.weight: .*must ascend"),
         ("kbit4", "blockscale", put("a.weight_scale", torch.Tensor.int), "must have dtype"),
@@ -263,6 +266,22 @@ def test_bitsandbytes_states_that_do_not_fit(state, parts, message, tmp_path):
     assert bnb(tmp_path, GOOD)["a.weight"].shape == (2, 64)
     with pytest.raises(ValueError, match=message):
         bnb(tmp_path, state, **parts)
+
+
+def test_bitsandbytes_weights_without_a_state(tmp_path):
+    bnb(tmp_path, GOOD)
+    state = drop("a.weight.quant_state.bitsandbytes__nf4")
+    rewrite_tensors(tmp_path / "model.safetensors", state)
+    with pytest.raises(ValueError, match=r"a\.weight is torch\.uint8, and has no scales"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("dialect", [CT, "modelopt", "blockscale"])
+def test_bytes_that_are_said_to_be_plain_are_read_as_they_are(tmp_path, dialect):
+    tensors = {"a.weight": bs.quantize(torch.randn(4, 64), "nvfp4")}
+    tensors["b.weight"] = torch.randint(0, 100, (4, 8), dtype=torch.int8)
+    save(tensors, tmp_path / "x", dialect=dialect)
+    assert torch.equal(load(tmp_path / "x")["b.weight"], tensors["b.weight"])
 
 
 @pytest.mark.fault(

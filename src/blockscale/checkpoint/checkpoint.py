@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blockscale.checkpoint.dialects import Dialect, dialect_of
+from blockscale.checkpoint.dialects import Dialect, check_unclaimed, dialect_of
 from blockscale.checkpoint.files import Files
 from blockscale.checkpoint.stored import Parts, Ranges, Stored, plain
 from blockscale.tensor import QTensor, cat, part_range
@@ -100,6 +100,8 @@ def _tensors(files: Files, dialect: Dialect | None) -> dict[str, Stored]:
         elif entry.name in taken:
             continue
         else:
+            if dialect is not None:
+                check_unclaimed(files, dialect, entry)
             stored = plain(entry)
         if stored.name in tensors:
             raise ValueError(f"{files.path} holds {stored.name} twice, quantised and plain")

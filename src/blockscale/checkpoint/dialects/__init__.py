@@ -37,6 +37,8 @@ _SIGNS = {
     "_proj_blocks": "_proj_scales",
     ".weight.absmax": ".weight.quant_map",
 }
+_WEIGHT = ".weight"
+_KEPT = ("ignore", "modules_to_not_convert")  # what a description calls modules that stay plain
 READABLE: dict[str, Dialect] = {
     **cast("dict[str, Dialect]", WRITABLE),
     bitsandbytes.NAME: bitsandbytes,
@@ -73,8 +75,26 @@ def _check_plain(files: Files) -> None:
 
 def _may_be_part(entry: Entry) -> bool:
     """Of a weight itself only bytes are, and the names of formats are rows of them."""
-    own = entry.name.endswith(".weight")
-    return not own or (entry.dtype.itemsize == 1 and len(entry.shape) > 1)
+    return not entry.name.endswith(_WEIGHT) or _is_codes(entry)
+
+
+def _is_codes(weight: Entry) -> bool:
+    return weight.dtype.itemsize == 1 and len(weight.shape) > 1
+
+
+def check_unclaimed(files: Files, dialect: Dialect, entry: Entry) -> None:
+    """Codes whose scales are missing would pass for numbers. Our own say themselves what they are,
+    and the others name the modules that stay plain."""
+    if dialect.NAME == blockscale.NAME or not entry.name.endswith(_WEIGHT) or not _is_codes(entry):
+        return
+    described = files.description or {}
+    listed = [described.get(key) for key in _KEPT]
+    kept = [name for names in listed if isinstance(names, list) for name in names]
+    if entry.name.removesuffix(_WEIGHT) not in kept:
+        raise ValueError(
+            f"{files.path}: {entry.name} is {entry.dtype}, and has no scales of {dialect.NAME} "
+            "beside it: fetch it again"
+        )
 
 
 def writable(name: str) -> WritableDialect:
@@ -105,6 +125,7 @@ __all__ = [
     "Description",
     "Dialect",
     "WritableDialect",
+    "check_unclaimed",
     "default_dialect",
     "dialect_of",
     "writable",
