@@ -8,7 +8,7 @@ from blockscale.kernels.cuda.layout import fragments
 from blockscale.problem import Kind, Problem
 
 PAIRS = {"bfloat16": "BFloat16x2", "float16": "Float16x2"}  # of x, two to a register
-_FEWEST_ROWS = 16  # of x, from which on scaling each weight pays
+_FEWEST_ROWS, _FEWEST_ROWS_OF_E2M1 = 16, 8  # of x, from which on scaling each weight pays
 
 
 def x_dtype(problem: Problem) -> str:
@@ -20,15 +20,16 @@ def scales_weights(format: Format, x: str, tile_m: int) -> bool:
     """Whether weights are multiplied by their scales, and not the sums of blocks.
 
     Where rows of x are many and bfloat16 has room for the product of weight and scale, or a table
-    is rounded to it anyway. NVFP4 fits float16 too. Infinities of E5M2 would meet scales that
-    bfloat16 rounds to zero.
+    is rounded to it anyway. E2M1, whose scales make up for its exponent, needs fewer; NVFP4 fits
+    float16 too. Infinities of E5M2 would meet scales that bfloat16 rounds to zero.
     """
     element, scale = format.element, format.scale
     if (element, scale, format.block) == (E2M1, UE4M3, 16):
-        return tile_m >= 8
+        return tile_m >= _FEWEST_ROWS_OF_E2M1
     infinite = isinstance(element, Float) and element.specials == "ieee"
     fits = format.is_codebook or (fits_bfloat16(format) and not infinite)
-    return tile_m >= _FEWEST_ROWS and x == "bfloat16" and fits
+    fewest = _FEWEST_ROWS_OF_E2M1 if element == E2M1 else _FEWEST_ROWS
+    return tile_m >= fewest and x == "bfloat16" and fits
 
 
 def unreadable(problem: Problem) -> str | None:
