@@ -268,6 +268,26 @@ def test_bitsandbytes_states_that_do_not_fit(state, parts, message, tmp_path):
         bnb(tmp_path, state, **parts)
 
 
+@pytest.mark.parametrize("ends", [("_blocks", "_scales"), ("_bias",)])
+def test_gate_and_up_of_gpt_oss_have_as_many_rows(tmp_path, ends):
+    name = "l.experts.gate_up_proj"
+    weight, bias = bs.quantize(torch.randn(2, 4, 64), "mxfp4"), torch.randn(2, 4)
+    save({name: weight, f"{name}_bias": bias}, tmp_path / "x", dialect="gpt-oss")
+
+    def cut(tensors):
+        odd = {
+            each: part[:, :3].contiguous() for each, part in tensors.items() if each.endswith(ends)
+        }
+        tensors.update(odd)
+
+    rewrite_tensors(tmp_path / "x" / "model.safetensors", cut)
+    with pytest.raises(ValueError, match=f"/x: {name}.*: gate and up must have as many rows"):
+        load(tmp_path / "x")
+    odd = {name: weight[:, :3]} if "_blocks" in ends else {f"{name}_bias": bias[:, :3]}
+    with pytest.raises(ValueError, match="gate and up must have as many rows"):
+        save(odd, tmp_path / "y", dialect="gpt-oss")
+
+
 def test_bitsandbytes_weights_without_a_state(tmp_path):
     bnb(tmp_path, GOOD)
     state = drop("a.weight.quant_state.bitsandbytes__nf4")

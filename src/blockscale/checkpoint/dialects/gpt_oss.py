@@ -105,6 +105,8 @@ def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
         return f"gpt-oss checkpoints hold mxfp4, not {format}"
     if len(shape) != 3 or not name.endswith((f".{_INTERLEAVED}", f".{_DOWN}")):
         return "gpt-oss checkpoints hold experts [e, n, k] in mxfp4, and all else plain"
+    if name.endswith(_INTERLEAVED) and shape[1] % 2:
+        return f"gate and up must have as many rows, and together it has {shape[1]}"
     return None
 
 

@@ -68,9 +68,16 @@ def inverse_of_scale(name: str, x: Tensor) -> Tensor:
 
 def gate_before_up(x: Tensor, dim: int) -> Tensor:
     """gate 0, up 0, gate 1, up 1, ... -> all gates, then all ups; dim counts from the end."""
+    _check_pairs(x, dim)
     return torch.flatten(x.unflatten(dim, (-1, 2)).transpose(dim - 1, dim), dim - 1, dim)
 
 
 def gate_and_up_in_turn(x: Tensor, dim: int) -> Tensor:
     """The other way round."""
+    _check_pairs(x, dim)
     return torch.flatten(x.unflatten(dim, (2, -1)).transpose(dim - 1, dim), dim - 1, dim)
+
+
+def _check_pairs(x: Tensor, dim: int) -> None:
+    if x.dim() < -dim or x.shape[dim] % 2:
+        raise ValueError(f"gate and up must have as many rows, got {list(x.shape)} of both")
