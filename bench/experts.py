@@ -30,7 +30,7 @@ from blockscale.nn.routing import gather_rows, sort_by_expert, sum_of_experts
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import Device
 
-FORMATS = (bs.NVFP4, bs.KBIT4)
+FORMATS = (bs.NVFP4, bs.MXFP4, bs.KBIT4)
 WORK = "Experts: gate and up, activation, down"
 ROUTING = "Routing to experts and back: sort, gather, weighted sum"
 MOST_CALLS = 64  # of a ring
