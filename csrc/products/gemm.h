@@ -90,6 +90,9 @@ void gemm(const Matmul& call, const float* x, int64_t group, int64_t tile,
           row += taken;
         }
       }
+#if defined(NEON_KERNELS)
+      apply_gain<std::decay_t<decltype(decode)>>(sums + w * padded * GEMM_COLUMNS, padded * GEMM_COLUMNS);
+#endif
     });
   for (int t = 0; t < GEMM_TILES && tile + t < cpu_tiles::tiles(call.n); ++t) {
     const float* gate = sums + t * cpu_tiles::ROWS;

@@ -14,7 +14,8 @@ ALWAYS_INLINE void decode_quad(const Decoder& decode, const uint8_t* quad, float
   });
 }
 
-// Decodes `chunks` chunks from chunk `first` of a tile: to[k][PITCH] gets sixteen rows of column k, with their scales.
+// Decodes `chunks` chunks from chunk `first` of a tile: to[k][PITCH] gets sixteen rows of column k, with their scales,
+// divided by the decoder's GAIN.
 template <int PITCH, class Decoder>
 void decode_columns(const Decoder& decode, const TileOf& at, int which, int64_t first, int64_t chunks, float* to) {
   const Format& format = at.call.format;
@@ -27,13 +28,19 @@ void decode_columns(const Decoder& decode, const TileOf& at, int which, int64_t 
     scales.advance();
     for (int q = 0; q < QUADS; ++q) {
       const uint8_t* quad = codes + 16 * q;
-      const float32x4_t one = (float32x4_t)scales.first.part[q] * Decoder::GAIN;
-      const float32x4_t two = (float32x4_t)scales.second.part[q] * Decoder::GAIN;
+      const auto one = (float32x4_t)scales.first.part[q], two = (float32x4_t)scales.second.part[q];
       with_care<GROUPS, 1>(decode, quad, [&](auto careful) INLINED {
         decode_quad<PITCH, decltype(careful)::value>(decode, quad, one, two, to + q * QUAD);
       });
     }
   }
+}
+
+// Of sums whose weights were divided by it. It goes to them and not to scales, the largest of which have no room for it.
+template <class Decoder>
+void apply_gain(float* sums, int64_t count) {
+  if constexpr (Decoder::GAIN != 1)
+    for (int64_t i = 0; i < count; ++i) sums[i] *= Decoder::GAIN;
 }
 
 // sums[4][16] += x [depth][4] @ stage [depth][16]: the four rows of x are the lanes of a register.

@@ -243,6 +243,18 @@ def test_every_power_of_two_scales(native_way, format):
     assert same(y[:, held], expected[:, held])
 
 
+@pytest.mark.parametrize("format", [bs.MXFP4, bs.MXFP6_E2M3, bs.MXFP8, bs.MXFP8_E5M2], ids=str)
+def test_small_codes_under_scales_of_every_size(native_way, format):
+    """The largest scales among them, whose blocks float32 holds if their codes are small."""
+    values = list(format.element.values)
+    code = values.index(min(value for value in values if value > 0))
+    codes = torch.full((255, 32), code, dtype=torch.uint8)
+    scale = torch.arange(255, dtype=torch.uint8)[:, None]
+    w = weight_of(native_way, format, codes, scale)
+    y = bs.matmul(torch.eye(32).bfloat16(), w, out_dtype=torch.float32)
+    assert torch.equal(y.T, defined(w))
+
+
 def test_every_float32_scales(native_way):
     fmt = bs.NVFP4.replace(name="fp4_f32", scale="f32", tensor_scale="none")
     powers = torch.arange(-149.0, 125)  # of the second block
