@@ -1,6 +1,5 @@
 """Several writers of one path, in threads and in processes: each result is somebody's whole."""
 
-import multiprocessing
 import os
 import threading
 
@@ -10,6 +9,7 @@ import torch
 import blockscale as bs
 from blockscale.checkpoint import load, save
 from blockscale.runtime import replacing
+from fresh_process import FORKING
 
 WRITERS, TIMES = 4, 25
 
@@ -64,8 +64,7 @@ def test_threads_that_save_one_file(tmp_path):
 def test_processes_that_save_one_file(tmp_path):
     path = tmp_path / "x.safetensors"
     save(tensors(9), path)
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=write_often, args=(path, value)) for value in range(2)]
+    processes = [FORKING.Process(target=write_often, args=(path, value)) for value in range(2)]
     for process in processes:
         process.start()
     while any(process.is_alive() for process in processes):

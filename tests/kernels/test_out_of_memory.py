@@ -12,6 +12,7 @@ import pytest
 
 import hanging
 import ways
+from fresh_process import run_program
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent
@@ -84,7 +85,7 @@ def test_any_allocation_may_be_refused(tmp_path):
     outcome="fewer threads and the same bits; MemoryError that names the bytes",
 )
 def test_a_limit_of_the_process_is_an_error_that_names_the_bytes():
-    done = run("-c", LIMITED)
+    done = run_program(LIMITED)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     error = next(line for line in lines if line.startswith("error"))

@@ -1,7 +1,6 @@
 """Compiled kernels on the disk: kept, found again, bounded, private; a bad disk costs a warning."""
 
 import json
-import multiprocessing
 import os
 import pickle
 import re
@@ -24,6 +23,7 @@ from blockscale.runtime.cuda import (
     open_cache,
 )
 from blockscale.runtime.cuda import cache as cache_module
+from fresh_process import FORKING, adopt
 
 SOURCES = Path(__file__).with_name("sources")
 ENTRY = Entry("stream.cu:stream [ROWS=4]", "sm_90a", "13.0")
@@ -336,7 +336,7 @@ def _compile_in_a_process(build):
 
 @needs_nvrtc
 def test_processes_share_it(sample, folder):
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with FORKING.Pool(2, adopt, [dict(os.environ)]) as pool:
         codes = set(pool.map(_compile_in_a_process, [sample] * 4, chunksize=1))
     assert codes == {cubin(sample, "sm_80")}
     assert re.fullmatch(r"[0-9a-f]{64}\.cubin", only_file(folder).name)

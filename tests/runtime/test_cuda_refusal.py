@@ -1,6 +1,5 @@
 """Why CUDA kernels are not used, in words."""
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import torch
 from blockscale.runtime import Device, gpu
 from blockscale.runtime.cuda import cuda_refusal, load_nvrtc, refusal
 from blockscale.runtime.cuda.nvrtc import Nvrtc
+from fresh_process import run_program
 
 
 @pytest.fixture(autouse=True)
@@ -67,8 +67,9 @@ def test_both_libraries_of_nvrtc_are_opened():
         "from blockscale.runtime.cuda import load_nvrtc\n"
         "print(load_nvrtc().version, 'libnvrtc-builtins.so' in open('/proc/self/maps').read())"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split()[1] == "True"
+    done = run_program(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1] == "True"
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
-import hanging
 import ways
+from fresh_process import run_program
 
 PROGRAM = """
 import json, torch, blockscale as bs
@@ -34,10 +32,7 @@ print(json.dumps({
 def run(**environment):
     """A fresh process, with these environment variables."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("BLOCKSCALE_")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=kept | {"COLUMNS": "400"} | environment,
-        capture_output=True, text=True, timeout=hanging.SECONDS, check=False,
-    )  # fmt: skip
+    done = run_program(PROGRAM, kept | {"COLUMNS": "400"} | environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -11,6 +11,7 @@ import torch
 
 import hanging
 from blockscale.runtime import load_native, shared_threads
+from fresh_process import run_program
 
 native = load_native()
 needs_native = pytest.mark.skipif(isinstance(native, str), reason=str(native))
@@ -37,10 +38,7 @@ print(load_native().threads, "|", threads() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="torch's threads are entered on Linux")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
 def test_a_product_starts_no_thread_beside_those_of_torch():
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_TEAM],
-        capture_output=True, text=True, timeout=hanging.SECONDS, check=False,
-    )  # fmt: skip
+    done = run_program(ONE_TEAM)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "torch's OpenMP threads | 0"
 
