@@ -15,8 +15,8 @@ DEPENDENCIES := $(INSTALL) --only-deps --config-settings wheel.cmake=false
 unexport PYTHONDONTWRITEBYTECODE
 # As many workers as cores; one that runs out of tests takes some of the other's.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
-# For two runs of tests at once, each with half of the cores. One that has a single core starts no
-# worker, which would be a second process that imports torch.
+# Of the cores, for tests that run beside others. One core is the run's own: a worker would be a
+# second process that imports torch.
 HALF := $(patsubst 1,0,$(shell expr $$(getconf _NPROCESSORS_ONLN) / 2))
 # Tests of what defines bits, whose coverage counts. Tracing the others takes half as long again.
 DEFINING := $(addprefix tests/,formats numerics layouts tensor)
@@ -95,7 +95,7 @@ test: venv
 endif
 
 defined: venv
-	$(PYTEST) --numprocesses=$(HALF) $(DEFINING) --cov --cov-report=term
+	$(PYTEST) $(DEFINING) --cov --cov-report=term
 
 sanitized: venv
 	WORKERS=$(HALF) tools/sanitize.sh --quick $(BIN)/python
