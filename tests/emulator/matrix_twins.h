@@ -153,6 +153,11 @@ void wgmma_m64k16(float* d, int n, const u32* a, u64 b, bool is_bfloat16) {
     machine->maybe_switch();
 }
 
+void takes_branch(bool taken) {
+    Warp& warp = *machine->current->warp;
+    if (warp.group) warp.group->warps[warp.index % 4].branch = taken;
+}
+
 void wgmma_commit() {
     Nothing nothing;
     meet_warp("wgmma.commit_group", nothing, [](const auto&) {

@@ -19,7 +19,8 @@ struct Wgmma {
     int n = 0;
     bool is_bfloat16 = false;
     u64 b = 0;
-    unsigned warps = 0;  // that have issued it
+    bool branch = false;  // that its first warp has taken
+    unsigned warps = 0;   // that have issued it
     std::vector<WgmmaPart> parts = std::vector<WgmmaPart>(128);
     Gathering known;
 };
@@ -38,6 +39,7 @@ struct Warpgroup {
         size_t issued = 0;           // products
         std::vector<size_t> groups;  // where each ends
         bool is_fenced = false;
+        bool branch = false;  // taken last
         std::map<float*, Accumulator> sums;
     } warps[4];
     size_t done = 0;  // products
@@ -68,7 +70,8 @@ inline void Warpgroup::issue(unsigned warp, const std::vector<WgmmaPart*>& lanes
     const size_t number = own.issued++;
     if (number == products.size()) products.push_back(std::make_unique<Wgmma>());
     Wgmma& product = *products[number];
-    if (!product.warps) product.n = n, product.b = b, product.is_bfloat16 = is_bfloat16;
+    if (!product.warps) product.n = n, product.b = b, product.is_bfloat16 = is_bfloat16, product.branch = own.branch;
+    BS_REQUIRE(product.branch == own.branch, "wgmma: warps of a warpgroup have taken different branches");
     BS_REQUIRE(product.b == b && product.n == n && product.is_bfloat16 == is_bfloat16,
                "wgmma: warps of a warpgroup give different shapes or descriptors, %016llx and %016llx", product.b, b);
     for (int lane = 0; lane < 32; lane++) {

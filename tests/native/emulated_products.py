@@ -22,10 +22,10 @@ def lossless(format, *shape):
     return q, q.pack(fragments(format))
 
 
-def scales_far_apart(n, k):
-    """MXFP4 with scales from the least to some that leave no room to lift weights by, and a NaN in
-    block 3 of row 0."""
-    q = bs.quantize(torch.randn(n, k), bs.MXFP4)
+def scales_far_apart(n, k, format=bs.MXFP4):
+    """E8M0, from the least to some that leave no room to lift weights by, and a NaN in block 3 of
+    row 0. Most groups of 64 rows have large ones, and few of 16."""
+    q = bs.quantize(torch.randn(n, k), format)
     q.scale.random_(0, 133)  # up to 2^5, the largest that leaves room
     q.scale[torch.rand(q.scale.shape) < 0.01] = 133
     q.scale[:, 9] = 240

@@ -52,12 +52,14 @@ def test_clusters_split_tiles(schedule):
     assert torch.equal(dx.double(), grad.double() @ exact(q))
 
 
-def test_scales_too_large_to_lift_weights_by():
+@pytest.mark.parametrize("block", [16, 32])
+def test_scales_too_large_to_lift_weights_by(block):
     """Single weights, so nothing is rounded; a NaN is in the sums of its block's columns."""
-    q, w = scales_far_apart(328, 448)
+    format = bs.MXFP4.replace(name="fp4_e8m0", block=block)
+    q, w = scales_far_apart(328, 448, format)
     at = torch.randperm(328)[:60]
     grad = torch.nn.functional.one_hot(at, 328).bfloat16()
-    dx, spoilt = gradient(bs.MXFP4, w, grad, SMALL, sms=6), torch.arange(448) // 32 == 3
+    dx, spoilt = gradient(format, w, grad, SMALL, sms=6), torch.arange(448) // block == 3
     assert dx[:, spoilt].isnan().all()
     assert torch.equal(dx[:, ~spoilt].double(), exact(q)[at][:, ~spoilt])
 

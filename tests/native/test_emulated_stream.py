@@ -62,6 +62,21 @@ def test_scales_too_large_to_lift_weights_by(config):
     assert torch.equal(y[:, 1:].double(), exact(q)[1:, at].T)
 
 
+def test_gate_and_up_with_scales_too_large_to_lift_weights_by():
+    """Tiles of both are a warp's, and their scales stand apart."""
+    m, n, k = 16, 150, 1120
+    (gate, g), (up, u) = scales_far_apart(n, k), scales_far_apart(n, k)
+    at = torch.randperm(k)[:m]
+    x = torch.nn.functional.one_hot(at, k).bfloat16()
+    problem = problem_of(bs.MXFP4, m, n, k, verb="gated_matmul", activation="silu", gated=True)
+    y = run(stream, problem, replace(WGMMA, tiles_per_warp=2), (g, u), x, (None, None))
+    wanted = torch.nn.functional.silu(exact(gate)[:, at].T) * exact(up)[:, at].T
+    assert torch.equal(y.isnan()[:, 1:], wanted.isnan()[:, 1:])
+    within = 2.0**-20 * wanted.abs() + 2.0**-126
+    close = (y.double() - wanted).abs() <= within
+    assert (close | wanted.isnan() | (wanted.abs() > 2.0**127))[:, 1:].all()
+
+
 @pytest.mark.parametrize("n", [3, 20, 128, 135])
 @pytest.mark.parametrize("tile_m", [8, 64])  # one quad of a thread at a time, or several
 def test_no_load_from_dsmem_is_left_behind(tile_m, n):

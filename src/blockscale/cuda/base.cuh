@@ -46,9 +46,11 @@ struct Same<A, A> {
 #define BS_DEVICE __device__ __forceinline__
 #define BS_PTX(TWIN, ...) asm volatile(__VA_ARGS__)
 #define BS_PTX_PURE(TWIN, ...) asm(__VA_ARGS__)  // may be moved, merged or dropped: its result depends on its inputs alone
+#define BS_ON_HOST(TWIN)  // what the emulator alone is told
 #else
 #define BS_DEVICE inline
 #define BS_PTX(TWIN, ...) ::bs::host::TWIN
 #define BS_PTX_PURE(TWIN, ...) ::bs::host::TWIN
+#define BS_ON_HOST(TWIN) ::bs::host::TWIN
 #include "ptx/host.cuh"
 #endif

@@ -31,6 +31,7 @@ struct CpAsyncRing : XRows<Shape> {
                i * Shape::CODE_BYTES;
     }
     BS_DEVICE u32 scales_at(u32 stage, int i) const { return codes_at(stage, TILES) + i * Shape::SCALE_BYTES; }
+    static constexpr int SCALE_RUNS = 0;  // every warp multiplies by itself
 
     BS_DEVICE void aim(const RowRange& rows, int first_m, int first_k_tile) {
         next = first_k_tile + k_warp;

@@ -28,10 +28,9 @@ struct Lift {
                                       : UNLIFTED     ? (Pair::is_bfloat16 ? 0x1p126f / SCALE_LIFT : 0x1p14f)
                                                      : 1.0f / SCALE_LIFT;
 
-    // Not 0 where one of four E8M0 codes, which begin with 2^-127, is of a larger scale or of NaN.
-    static BS_DEVICE u32 exceeding(u32 codes) {
-        return (codes & 0x7F7F7F7Fu) + 0x01010101u * (128 - ROOM) & codes & 0x80808080u;
-    }
+    // Not 0 where an E8M0 code, of four or of many joined by OR, is of a scale above LARGEST_LIFTED, or of NaN. Scales
+    // above 1 count as well, since one bit tells them, and are as rare.
+    static BS_DEVICE u32 exceeding(u32 codes) { return codes & 0x80808080u; }
 
     // Four scales, each in both halves of a register.
     template <bool LIFTED>
@@ -58,13 +57,16 @@ struct Lifted {
 };
 
 // By all lanes of a warp: `store(Lifted)` leaves the scales of some units in shared memory, and `units(Lifted)` multiplies
-// these. `exceeding`: of a lane's scales. Units are compiled twice. With a branch in each of them instead, the compiler
-// decoded none beside another: MXFP4 in tiles of 64 to 160 rows took 5 to 16% longer on an H200.
+// these. `exceeding`: of the scales that a lane has looked at; warps of a warpgroup that multiplies by wgmma, one
+// instruction of all four, must look at the same. Units are compiled twice. With a branch in each of them instead, the
+// compiler decoded none beside another: MXFP4 in tiles of 64 to 160 rows took 5 to 16% longer on an H200.
 template <class Lift, class Store, class Units>
 BS_DEVICE void by_lift(u32 exceeding, const Store& store, const Units& units) {
     store(Lifted<false>());
     __syncwarp();
-    if (Lift::MAY_EXCEED && __any_sync(~0u, exceeding)) {
+    const bool lift = Lift::MAY_EXCEED && __any_sync(~0u, exceeding);
+    BS_ON_HOST(takes_branch(lift));
+    if (lift) {
         store(Lifted<true>());
         __syncwarp();
         units(Lifted<true>());

@@ -42,7 +42,7 @@ struct DecodedSets {
 template <class Shape>
 struct DecodingWarp : MixedRing<Shape> {
     using Ring = MixedRing<Shape>;
-    static constexpr int k_warp = 0;
+    static constexpr int k_warp = 0, SCALE_RUNS = 0;  // every warp decodes by itself
 
     int lane, quarter, half, n_warp;  // n_warp: which tile of 16 rows of w
 

@@ -135,6 +135,10 @@ struct ReadRing : StageRing<Shape> {
     BS_DEVICE u32 scales_at(u32 stage, int i) const {
         return Ring::scales_in(stage) + tile_in_stage(i) * Shape::SCALE_BYTES;
     }
+
+    // Where the scales of the warpgroup stand, one after the other.
+    static constexpr int SCALE_RUNS = 1, RUN_BYTES = 4 * Shape::TILES_PER_WARP * Shape::SCALE_BYTES;
+    BS_DEVICE u32 scale_run(u32 stage, int) const { return Ring::scales_in(stage) + n_warp / 4 * RUN_BYTES; }
 };
 
 }  // namespace bs::gemm

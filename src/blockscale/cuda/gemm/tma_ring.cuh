@@ -71,6 +71,12 @@ struct TmaRing : WarpCoord<Shape> {
         return cta_scales(stage) + tile_in_stage(i) * Shape::SCALE_BYTES;
     }
 
+    // Where the scales of the warpgroup stand, one after the other: those of each branch.
+    static constexpr int SCALE_RUNS = BRANCHES, RUN_BYTES = 4 * Shape::TILES_PER_WARP / BRANCHES * Shape::SCALE_BYTES;
+    BS_DEVICE u32 scale_run(u32 stage, int branch) const {
+        return cta_scales(stage) + branch * BRANCH_TILES * Shape::SCALE_BYTES + n_warp / 4 * RUN_BYTES;
+    }
+
     // What is beyond k, the last tile or the last row of x becomes zero.
     BS_DEVICE void load_weights(int slot, int k_tile, int first_tile) const {
         const u32 barrier = full(slot), stage = stage_of(slot);

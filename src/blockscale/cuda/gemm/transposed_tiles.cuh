@@ -44,11 +44,16 @@ struct TransposedTiles : WarpTiles<Shape, Ring> {
         for (int i = 0; i < TILES; i++) {
             const int column = first_column + 64 * column_tile(i) + 16 * step();
             const int group = column / Shape::SCALE_GROUP_K, block = column % Shape::SCALE_GROUP_K / BLOCK;
+            const u32 from = Ring::scales_in(stage) + 128 * (lane / 8 * Shape::SCALE_GROUPS + group) + 16 * (lane % 8);
             u32 word[1];  // two blocks of row g, then of row g + 8
-            ptx::load_shared(word, Ring::scales_in(stage) + 128 * (lane / 8 * Shape::SCALE_GROUPS + group) +
-                                       16 * (lane % 8) + 4 * (block / 2));
-            exceeding |= Lift::exceeding(word[0]);
+            ptx::load_shared(word, from + 4 * (block / 2));
             codes[i] = word[0] >> 8 * (block % 2);
+            if constexpr (Lift::MAY_EXCEED && BLOCK == 16) {  // steps of the four warps are in two words
+                u32 both[2];
+                ptx::load_shared(both, from + 8 * (block / 4));
+                word[0] = both[0] | both[1];
+            }
+            exceeding |= Lift::exceeding(word[0]);
         }
         const auto store = [&](auto lifted) {
 #pragma unroll

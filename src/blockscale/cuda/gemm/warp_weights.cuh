@@ -41,12 +41,10 @@ struct WarpWeights : Ring {
     template <class Units>
     BS_DEVICE void with_scales(u32 stage, const Units& units) const {
         __syncwarp();  // the last ones are read
-        u32 words[TILES * GROUPS][1], exceeding = 0;
+        u32 words[TILES * GROUPS][1];
 #pragma unroll
-        for (int i = 0; i < TILES * GROUPS; i++) {
+        for (int i = 0; i < TILES * GROUPS; i++)
             ptx::load_shared(words[i], this->scales_at(stage, i / GROUPS) + 128 * (i % GROUPS) + 4 * lane);
-            exceeding |= Lift::exceeding(words[i][0]);
-        }
         const auto store = [&](auto lifted) {
 #pragma unroll
             for (int i = 0; i < TILES * GROUPS; i++) {
@@ -55,7 +53,26 @@ struct WarpWeights : Ring {
                 ptx::store_shared(decoded() + 512 * i + 16 * lane, scales[0], scales[2], scales[1], scales[3]);
             }
         };
-        by_lift<Lift>(exceeding, store, units);
+        by_lift<Lift>(Lift::MAY_EXCEED ? exceeding(stage, words) : 0, store, units);
+    }
+
+    // Of the scales of the warp, or where it is one of four that multiply together, of all of these.
+    BS_DEVICE u32 exceeding(u32 stage, const u32 (&own)[TILES * GROUPS][1]) const {
+        u32 codes = 0;
+        if constexpr (Ring::SCALE_RUNS == 0) {
+#pragma unroll
+            for (int i = 0; i < TILES * GROUPS; i++) codes |= own[i][0];
+        } else {
+#pragma unroll
+            for (int i = 0; i < Ring::SCALE_RUNS; i++)
+#pragma unroll
+                for (int at = 0; at < Ring::RUN_BYTES; at += 512) {
+                    u32 words[4];
+                    ptx::load_shared(words, this->scale_run(stage, i) + at + 16 * lane);
+                    codes |= words[0] | words[1] | words[2] | words[3];
+                }
+        }
+        return Lift::exceeding(codes);
     }
 
     // Of a unit: for each of its steps the scales of rows g and g + 8.

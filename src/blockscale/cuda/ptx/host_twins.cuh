@@ -73,6 +73,7 @@ void wgmma_fence();
 void wgmma_commit();
 void wgmma_wait(int pending);
 void wgmma_m64k16(float* d, int n, const u32* a, u64 b, bool is_bfloat16);
+void takes_branch(bool taken);  // by a warp; those that multiply by one wgmma must have taken the same
 
 // tcgen05; `ctas` is the cta_group.
 void tcgen05_alloc(int ctas, u32 to, int columns);
