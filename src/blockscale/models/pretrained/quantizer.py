@@ -23,6 +23,8 @@ class BlockscaleQuantizer(HfQuantizer):
     makes room for ours, since ours is what a saved model needs.
     """
 
+    pre_quantized: bool  # set by transformers: what a checkpoint holds is packed
+
     def __init__(self, quantization_config: Any, **kwargs: Any) -> None:
         if not isinstance(quantization_config, BlockscaleConfig):
             quantization_config = BlockscaleConfig()
@@ -49,6 +51,9 @@ class BlockscaleQuantizer(HfQuantizer):
             )
         self.stored = StoredWeights(model, checkpoint_files)
         self.stored.make_room(model, device_map)
+        # What transformers itself loads now is plain. Told otherwise, versions before 5.21 would
+        # leave tensors whose names changed in the dtype of the file.
+        self.pre_quantized = False
 
     def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
         return self.on_load is not None and self.on_load.takes(model, param_name)
@@ -60,7 +65,7 @@ class BlockscaleQuantizer(HfQuantizer):
         _check_devices(model)
         if self.stored is not None:
             self.stored.fill(model, self.quantization_config.x_format)
-            self.stored = None  # and with it the files
+            self.stored, self.pre_quantized = None, True  # the files are closed with it
         if self.on_load is not None:
             self.on_load.check_complete()
             self.on_load = None
