@@ -1,214 +1,222 @@
-"""Fits the correction of the stream kernel's predicted times to stored sweeps, and judges choices.
+"""Fits the corrections of predicted times to stored sweeps, and judges the choices.
 
-    python -m bench.fit_correction FIT.jsonl ... [--judge OTHER.jsonl ...] [--write]
+    python -m bench.fit_correction stream FIT.jsonl ... [--judge OTHER.jsonl ...] [--write]
+    python -m bench.fit_correction gemm FIT.jsonl ... [--judge OTHER.jsonl ...] [--write]
 
-Several networks learn from the timings, and err less together than one does alone: what few timings
-tell of, each makes up in its own way. One network then learns what they say on average of launches
-that nobody timed, so that a choice evaluates one. Problems that `--judge` has are left out of the
-fit wherever they stand.
-
-Only the order of configs within a problem decides, so that the loss is of errors less their mean
-over the problem, with more weight on configs near the best.
+Of the stream kernel (bench.sweep, bench.kernel_choice) or the Hopper GEMM (bench.gemm_sweep,
+bench.kernel_choice). bench/networks.py says how they learn. Problems that `--judge` has are left
+out of the fit wherever they stand.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from math import exp, log
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
-from bench.fit_stream import Timing, judge, read, summary
+from bench import fit_gemm, fit_stream, gemm_sweep, kernel_choice
+from bench.networks import Networks, Shape, Timed, fit, write
 from bench.sweep import draw_problem
-from blockscale.formats import NVFP4
-from blockscale.kernels.matmul.stream.choice import likely_costs
-from blockscale.kernels.matmul.stream.correction import TABLE, Layer, evaluate, features
-from blockscale.kernels.matmul.stream.cost import cost, count
+from blockscale.formats import MXFP4, NVFP4, Format
+from blockscale.kernels.input_grad.sm90_gemm import as_product
+from blockscale.kernels.matmul.fragments.network import Layer, evaluate
+from blockscale.kernels.matmul.sm90_gemm import correction as gemm_correction
+from blockscale.kernels.matmul.sm90_gemm import cost as gemm_cost
+from blockscale.kernels.matmul.sm90_gemm.space import every_config
+from blockscale.kernels.matmul.stream import choice as stream_choice
+from blockscale.kernels.matmul.stream import correction as stream_correction
+from blockscale.kernels.matmul.stream import cost as stream_cost
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
 
-_HIDDEN = (64, 32)
-_TEACHERS = 8
-_SHARE = 0.25  # of the problems, in each step
-_STEPS, _RATE, _DECAY = 2500, 5e-3, 0.3
-_SOFT = 0.10  # how much slower than the best a config is when it counts half
-_ROBUST = 0.10  # errors beyond count by their size and not by its square
-_LEVEL = 0.05  # weight of a problem's mean error, which no choice depends on
-_TAUGHT = 3000  # problems whose likely configs the last network is taught about
-_CODED = 8  # every so many of them with x in NVFP4
-_LESSONS, _LESSON = 8000, 4096  # steps, and launches of each
-_DIGITS = 5
+# Sweeps of kernels as they were: streamed E2M1 and E2M3 took more instructions to decode, and MXFP4
+# had a branch in each unit of both kernels.
+_MORE_INSTRUCTIONS = {f"h200_draw{number}.jsonl" for number in range(1, 13)}
+_BRANCHES = {
+    *_MORE_INSTRUCTIONS,
+    "h200_draw13.jsonl",
+    *(f"h200_gemm_draw{number}.jsonl" for number in range(1, 5)),
+}
+_NEAR = 1.3  # times the least prediction: what the GEMM's network is taught about
+_CODED = 8  # every so many problems of the stream kernel with x in NVFP4
 
 
-class Networks:
-    """Some of one shape, side by side; of features that they normalise themselves."""
+class Launched(NamedTuple):
+    """A timing, and what is counted of the launch."""
 
-    def __init__(self, number: int, features: Tensor) -> None:
-        self._mean, self._spread = features.mean(0), features.std(0) + 1e-6
-        sizes = features.shape[1], *_HIDDEN, 1
-        self._layers: list[tuple[Tensor, Tensor]] = []
-        for wide, high in pairwise(sizes):
-            scale = (0.1 if high == 1 else 1) / math.sqrt(wide)
-            weights, biases = (
-                (scale * (2 * torch.rand(number, rows, high) - 1)).requires_grad_()
-                for rows in (wide, 1)
-            )
-            self._layers.append((weights, biases))
+    problem: Problem  # as the sweep asked for it
+    microseconds: float
+    predicted: float  # microseconds, without a correction
+    facts: list[float]
+    before: bool = False  # timed when the kernel decoded such weights by more instructions
 
-    def __call__(self, features: Tensor) -> Tensor:
-        values = ((features - self._mean) / self._spread).expand(len(self._layers[0][0]), -1, -1)
-        for weights, biases in self._layers[:-1]:
-            values = torch.baddbmm(biases, values, weights).tanh()
-        weights, biases = self._layers[-1]
-        return torch.baddbmm(biases, values, weights)[..., 0]
 
-    def train(self, steps: int, decay: float, loss: Callable[[], Tensor]) -> None:
-        parameters = [each for layer in self._layers for each in layer]
-        optimiser = torch.optim.AdamW(parameters, lr=_RATE, weight_decay=decay)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimiser, _RATE, total_steps=steps, pct_start=0.1
-        )
-        for _ in range(steps):
-            optimiser.zero_grad()
-            loss().backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            schedule.step()
+class Kernel(Protocol):
+    SHAPE: Shape
+    TABLE: Path
 
-    def plain(self) -> list[Layer]:
-        """The first, as lists of rounded numbers, of features that are not normalised."""
-        found = [(weights[0].detach().T, biases[0, 0].detach()) for weights, biases in self._layers]
-        weights, biases = found[0]
-        weights = weights / self._spread
-        found[0] = weights, biases - weights @ self._mean
+    def read(self, paths: Sequence[str]) -> list[Launched]: ...
+    def untimed(self) -> Iterator[list[float]]: ...
+
+
+class Stream:
+    SHAPE = Shape(hidden=(64, 32), near=0.10, level=0.05, steps=2500, lessons=24000)
+    TABLE = stream_correction.TABLE
+    _PROBLEMS = 3000
+    _BESIDE = 300  # of each kind that the Hopper GEMM takes too
+
+    def read(self, paths: Sequence[str]) -> list[Launched]:
         return [
-            Layer([_rounded(row) for row in weights.tolist()], _rounded(biases.tolist()))
-            for weights, biases in found
+            Launched(
+                each.problem,
+                each.microseconds,
+                *self._counted(each.problem, each.config),
+                before=_is_old(path, each.problem.w_kind.format, "e2m1", "e2m3"),
+            )
+            for path in paths
+            for each in fit_stream.read([path])
         ]
 
+    def _counted(self, problem: Problem, config: Any) -> tuple[float, list[float]]:
+        """As the choice of a config sees the problem."""
+        seen = stream_choice.representative(problem)
+        expected = stream_cost.cost(seen, config)
+        uneven = stream_cost.unevenness(seen, config)
+        facts = stream_correction.features(
+            stream_cost.count(seen, config), expected, problem.device.sms
+        )
+        return expected.microseconds * uneven, facts
 
-def _rounded(numbers: list[float]) -> list[float]:
-    return [float(f"{each:.{_DIGITS}g}") for each in numbers]
+    def untimed(self) -> Iterator[list[float]]:
+        for problem in self._drawn():
+            for config in stream_choice.likely_costs(problem):
+                yield self._counted(problem, config)[1]
 
-
-def known(timing: Timing) -> tuple[list[float], float]:
-    """Of one launch: its features, and by how much the prediction missed it."""
-    expected = cost(timing.problem, timing.config)
-    missed = math.log(timing.microseconds / expected.microseconds)
-    return features(timing.work, expected, timing.problem.device.sms), missed
-
-
-def taught_by_timings(timings: Sequence[Timing]) -> Networks:
-    listed = [known(each) for each in timings]
-    x = torch.tensor([found for found, _ in listed])
-    missed = torch.tensor([missed for _, missed in listed])
-    numbers: dict[object, int] = {}
-    problem = torch.tensor([numbers.setdefault(each.problem, len(numbers)) for each in timings])
-    weight = torch.tensor([1 / (_SOFT + each.relative - 1) for each in timings])
-    networks = Networks(_TEACHERS, x)
-
-    def loss() -> Tensor:
-        some = (torch.rand(len(numbers)) < _SHARE)[problem].nonzero()[:, 0]
-        return _loss(networks(x[some]) - missed[some], problem[some], weight[some], len(numbers))
-
-    networks.train(_STEPS, _DECAY, loss)
-    return networks
-
-
-def _loss(errors: Tensor, problem: Tensor, weight: Tensor, problems: int) -> Tensor:
-    def of_problems(values: Tensor) -> Tensor:
-        return torch.zeros(*values.shape[:-1], problems).index_add(-1, problem, values)
-
-    mean = of_problems(weight * errors) / of_problems(weight).clamp(min=1e-6)
-    apart = (errors - mean[:, problem]) / _ROBUST
-    robust = 2 * _ROBUST**2 * ((1 + apart**2).sqrt() - 1)
-    return (weight * (robust + _LEVEL * errors**2)).mean(-1).sum()
+    def _drawn(self) -> Iterator[Problem]:
+        order = random.Random(0)  # noqa: S311
+        codes = str(Kind(NVFP4, canonical(NVFP4)))
+        for number in range(self._PROBLEMS):
+            problem = draw_problem(order)
+            yield replace(problem, x=codes) if number % _CODED == 0 else problem
+        for draw in (
+            kernel_choice.draw_rows, kernel_choice.draw_mxfp4, kernel_choice.draw_experts,
+        ):  # fmt: skip
+            for asked in draw(0, self._BESIDE):
+                yield asked.problem
 
 
-def taught_by_networks(teachers: Networks, timings: Sequence[Timing]) -> Networks:
-    """One, by launches that might be chosen and by those that were timed."""
-    told = [
-        features(count(problem, config), expected, problem.device.sms)
-        for problem in _drawn()
-        for config, expected in likely_costs(problem).items()
-    ]
-    x = torch.tensor([*told, *(known(each)[0] for each in timings)])
-    with torch.no_grad():
-        said = torch.cat([teachers(some).mean(0) for some in x.split(_LESSON)])
-    network = Networks(1, x)
+class Gemm:
+    SHAPE = Shape(hidden=(32, 16), near=0.05, level=0.3, steps=2500, lessons=8000)
+    TABLE = gemm_correction.TABLE
+    _PROBLEMS = 300  # of each kind
 
-    def loss() -> Tensor:
-        some = torch.randint(len(x), (_LESSON,))
-        return ((network(x[some])[0] - said[some]) ** 2).mean()
+    def read(self, paths: Sequence[str]) -> list[Launched]:
+        """Ragged groups are not corrected."""
+        return [
+            Launched(
+                each.problem,
+                time,
+                *self._counted(each.problem, config),
+                before=_is_old(path, each.problem.w_kind.format),
+            )
+            for path in paths
+            for each in fit_gemm.read([path])
+            for config, time in each.times.items()
+            if not each.problem.ragged
+        ]
 
-    network.train(_LESSONS, 0.0, loss)
-    return network
+    def _counted(self, problem: Problem, config: Any) -> tuple[float, list[float]]:
+        predicted = gemm_cost.cost(problem, config).microseconds
+        return predicted, gemm_correction.features(problem, config, predicted)
+
+    def untimed(self) -> Iterator[list[float]]:
+        for problem, transposed in self._drawn():
+            times = {
+                each: gemm_cost.cost(problem, each).microseconds
+                for each in every_config(problem, transposed)
+            }
+            for config, time in times.items():
+                if not problem.ragged and time < _NEAR * min(times.values()):
+                    yield gemm_correction.features(problem, config, time)
+
+    def _drawn(self) -> Iterator[tuple[Problem, bool]]:
+        for kinds in (gemm_sweep.KINDS, gemm_sweep.CODEBOOKS, gemm_sweep.GRADIENTS):
+            for problem in gemm_sweep.draw(0, self._PROBLEMS, kinds):
+                transposed = problem.verb == "input_grad"
+                yield as_product(problem) if transposed else problem, transposed
+        for problem in gemm_sweep.draw_few_tiles(0, self._PROBLEMS):
+            yield problem, False
+        for draw in (kernel_choice.draw_rows, kernel_choice.draw_mxfp4):
+            for asked in draw(0, self._PROBLEMS):
+                yield asked.problem, False
 
 
-def _drawn() -> Iterator[Problem]:
-    order = random.Random(0)  # noqa: S311
-    codes = str(Kind(NVFP4, canonical(NVFP4)))
-    for number in range(_TAUGHT):
-        problem = draw_problem(order)
-        yield replace(problem, x=codes) if number % _CODED == 0 else problem
+KERNELS: dict[str, Kernel] = {"stream": Stream(), "gemm": Gemm()}
 
 
-def fit(timings: Sequence[Timing], seed: int = 0) -> tuple[Networks, list[Layer]]:
-    """Those that learned from timings, and the one that learned from them."""
-    torch.manual_seed(seed)
-    torch.set_num_threads(1)  # the same sums on every machine of a kind
-    teachers = taught_by_timings(timings)
-    return teachers, taught_by_networks(teachers, timings).plain()
+def _is_old(path: str, format: Format, *quicker: str) -> bool:
+    """Whether a sweep is from before these elements became quicker, or MXFP4 did."""
+    name = Path(path).name
+    of_element = format.element.name in quicker and name in _MORE_INSTRUCTIONS
+    return of_element or (format == MXFP4 and name in _BRANCHES)
 
 
-def averaged(timings: Sequence[Timing], teachers: Networks) -> list[float]:
-    with torch.no_grad():
-        factors = teachers(torch.tensor([known(each)[0] for each in timings])).mean(0).exp()
-    alone = [cost(each.problem, each.config).microseconds for each in timings]
-    return [microseconds * factor for microseconds, factor in zip(alone, factors, strict=True)]
-
-
-def corrected(timings: Sequence[Timing], layers: list[Layer]) -> list[float]:
+def _timed(launches: Sequence[Launched]) -> list[Timed]:
+    best: dict[Problem, float] = {}
+    for each in launches:
+        best[each.problem] = min(each.microseconds, best.get(each.problem, each.microseconds))
     return [
-        cost(each.problem, each.config).microseconds * math.exp(evaluate(layers, known(each)[0]))
-        for each in timings
+        Timed(
+            each.facts,
+            log(each.microseconds / each.predicted),
+            each.problem,
+            each.microseconds / best[each.problem],
+            each.before,
+        )
+        for each in launches
     ]
 
 
-def write(layers: list[Layer], timings: Sequence[Timing]) -> None:
-    device = timings[0].problem.device
-    told = [
-        "[[" + ",\n".join(json.dumps(row) for row in weights) + "],\n" + json.dumps(biases) + "]"
-        for weights, biases in layers
-    ]
-    head = f'{{"target": "{device.arch}", "sms": {device.sms}, "layers": [\n'
-    TABLE.write_text(head + ",\n".join(told).replace(", ", ",") + "\n]}\n")
+def _told(launches: Sequence[Launched], factors: Sequence[float]) -> str:
+    """Of each problem, how much slower the choice is than the best config measured."""
+    chosen: dict[Problem, tuple[float, float]] = {}
+    for each, timed, factor in zip(launches, _timed(launches), factors, strict=True):
+        known = each.predicted * factor, timed.relative
+        chosen[each.problem] = min(known, chosen.get(each.problem, known))
+    return fit_stream.summary([relative for _, relative in chosen.values()])
+
+
+def _factors(launches: Sequence[Launched], layers: list[Layer]) -> list[float]:
+    return [exp(evaluate(layers, each.facts)) for each in launches]
+
+
+def _averaged(launches: Sequence[Launched], teachers: Networks) -> list[float]:
+    return [exp(each) for each in teachers.mean([each.facts for each in launches])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kernel", choices=KERNELS)
     parser.add_argument("fit", nargs="+")
     parser.add_argument("--judge", nargs="*", default=[])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    judges = read(args.judge)
-    held_out = {each.problem for each in judges}
-    timings = [each for each in read(args.fit) if each.problem not in held_out]
-    teachers, layers = fit(timings, args.seed)
-    for name, some in (("what is fitted", timings), ("other problems", judges)):
-        if some:
-            alone = [cost(each.problem, each.config).microseconds for each in some]
-            print(f"{name}, predicted: {summary(judge(some, alone))}")
-            print(f"{name}, corrected by several: {summary(judge(some, averaged(some, teachers)))}")
-            print(f"{name}, corrected: {summary(judge(some, corrected(some, layers)))}")
+    kernel = KERNELS[args.kernel]
+    judges = {Path(path).name: kernel.read([path]) for path in args.judge}
+    held_out = {each.problem for some in judges.values() for each in some}
+    launches = [each for each in kernel.read(args.fit) if each.problem not in held_out]
+    teachers, layers = fit(_timed(launches), kernel.untimed(), kernel.SHAPE, args.seed)
+    for name, some in {"what is fitted": launches, **judges}.items():
+        print(f"{name}, predicted: {_told(some, [1.0] * len(some))}")
+        print(f"{name}, corrected by several: {_told(some, _averaged(some, teachers))}")
+        print(f"{name}, corrected: {_told(some, _factors(some, layers))}")
     if args.write:
-        write(layers, timings)
+        write(kernel.TABLE, layers, launches[0].problem.device)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 Needs scipy. What is minimised is the relative error of the prediction, with more weight on configs
 that are fast. What is judged is the choice: the time of the config that the model ranks first over
-that of the best one measured.
+that of the best one measured. What corrects the model before must then be fitted anew
+(bench.fit_correction).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from math import exp, log
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from bench.gemm_sweep import problem
 from blockscale.formats import parse_spec
 from blockscale.kernels.input_grad.sm90_gemm import as_product
+from blockscale.kernels.matmul.sm90_gemm.choice import predicted
 from blockscale.kernels.matmul.sm90_gemm.config import Config
 from blockscale.kernels.matmul.sm90_gemm.cost import CONSTANTS, Constants, cost
 from blockscale.kernels.matmul.sm90_gemm.space import every_config
@@ -57,13 +59,13 @@ def read(paths: Iterable[str | Path]) -> list[Timed]:
     return found
 
 
-def choice(timed: Timed, constants: Constants = CONSTANTS) -> Config:
-    return min(timed.times, key=lambda each: cost(timed.problem, each, constants).microseconds)
+def regret(timed: Timed) -> float:
+    """The time of the config that the library chooses over the best one's."""
+    return _regret(timed, lambda each: predicted(timed.problem, each).microseconds)
 
 
-def regret(timed: Timed, constants: Constants = CONSTANTS) -> float:
-    """The chosen config's time over the best one's."""
-    return timed.times[choice(timed, constants)] / min(timed.times.values())
+def _regret(timed: Timed, expected: Callable[[Config], float]) -> float:
+    return timed.times[min(timed.times, key=expected)] / min(timed.times.values())
 
 
 def fit(sweep: list[Timed], names: list[str]) -> Constants:
@@ -91,7 +93,12 @@ def fit(sweep: list[Timed], names: list[str]) -> Constants:
 
 
 def told(sweep: list[Timed], constants: Constants) -> str:
-    regrets = sorted(regret(each, constants) for each in sweep)
+    """With no correction."""
+
+    def of(timed: Timed) -> float:
+        return _regret(timed, lambda each: cost(timed.problem, each, constants).microseconds)
+
+    regrets = sorted(map(of, sweep))
     wrong = [
         abs(log(cost(each.problem, config, constants).microseconds / time))
         for each in sweep

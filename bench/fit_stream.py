@@ -18,7 +18,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
+from bench.gemm_sweep import problem as problem_named
 from bench.sweep import numbers_of, problem_of
+from blockscale.formats import parse_spec
 from blockscale.kernels.matmul.stream.choice import ranked_by_prediction
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
@@ -48,21 +50,16 @@ def _predicted(timing: Timing, algorithms: dict[str, Algorithm], shared: Shared)
 
 
 def read(paths: Iterable[str | Path]) -> list[Timing]:
-    """Of legal configs without spills, with no more room on an SM than their CTAs take.
-
-    A config is read with the CTAs that an SM held: some sweeps asked for fewer or more of them.
-    """
+    """Of legal configs without spills, with no more room on an SM than their CTAs take."""
     found: list[Timing] = []
     for path in paths:
         for line in Path(path).read_text().splitlines():
-            facts, rows = json.loads(line)
-            problem = problem_of(facts)
+            problem, configs = _launches(json.loads(line))
             timed = [
                 (config, microseconds)
-                for numbers, held, spilled, microseconds in rows
-                if not spilled
-                and is_legal(config := replace(read_config(numbers), ctas_per_sm=held), problem)
-                and held <= ctas_of_busiest(config, problem)
+                for config, microseconds in configs
+                if is_legal(config, problem)
+                and config.ctas_per_sm <= ctas_of_busiest(config, problem)
             ]
             best = min((each for _, each in timed), default=0)
             found += [
@@ -71,6 +68,21 @@ def read(paths: Iterable[str | Path]) -> list[Timing]:
                 if each < _SLOW * best
             ]
     return found
+
+
+def _launches(line: Any) -> tuple[Problem, list[tuple[Config, float]]]:
+    """Of bench.sweep, a config with the CTAs that an SM held: some sweeps asked for fewer or more
+    of them. Of bench.kernel_choice, those of this kernel."""
+    if isinstance(line, dict):
+        asked = dict(line["problem"])
+        made = problem_named(parse_spec(asked.pop("format")).name, **asked)
+        return made, [(read_config(numbers), time) for *numbers, time in line["stream"]]
+    facts, rows = line
+    return problem_of(facts), [
+        (replace(read_config(numbers), ctas_per_sm=held), time)
+        for numbers, held, spilled, time in rows
+        if not spilled
+    ]
 
 
 class Parameters:

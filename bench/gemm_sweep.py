@@ -4,7 +4,9 @@
     python -m bench.gemm_sweep --seed 1 --gradients sweep.jsonl        # with weights transposed
     python -m bench.gemm_sweep --seed 1 --dense --within 1.5 sweep.jsonl
     python -m bench.gemm_sweep --seed 1 --codebooks sweep.jsonl        # of 4 and 5 bits
+    python -m bench.gemm_sweep --seed 91 --others --within 1.2 sweep.jsonl
     python -m bench.gemm_sweep --seed 71 --few-tiles --problems 20 --within 1.4 sweep.jsonl
+    python -m bench.gemm_sweep --seed 81 --large --problems 40 --within 1.2 sweep.jsonl
     python -m bench.gemm_sweep --seed 1 --compile      # anywhere: fills the cubin cache
 
 cuBLAS, in bfloat16, is timed beside them. A draw is fixed by its seed: n, k, m, format and verb of
@@ -39,8 +41,8 @@ from blockscale.kernels import input_grad as gradients
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.input_grad.sm90_gemm import as_product
 from blockscale.kernels.matmul import sm90_gemm
+from blockscale.kernels.matmul.sm90_gemm.choice import predicted
 from blockscale.kernels.matmul.sm90_gemm.config import Config
-from blockscale.kernels.matmul.sm90_gemm.cost import cost
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import gpu
@@ -61,19 +63,37 @@ CODEBOOKS = {
     ("kbit4", "plain"): 5, ("kbit4", "experts"): 2, ("kbit4", "gated"): 1,
     ("kbit5", "plain"): 5, ("kbit5", "experts"): 2, ("kbit5", "gated"): 1, ("kbit5", "gradient"): 1,
 }  # fmt: skip
-_LEAST_FLOPS, _MOST_FLOPS = 4e9, 4e11
+OTHERS = {
+    ("mxfp4", "plain"): 1, ("mxfp6_e2m3", "plain"): 1, ("mxfp6_e3m2", "plain"): 1,
+    ("kbit2", "plain"): 2, ("kbit3", "plain"): 2, ("kbit5", "plain"): 1,
+    ("mxfp4", "gated"): 1, ("kbit3", "gated"): 1,
+}  # fmt: skip
+_FLOPS, _MANY_FLOPS = (4e9, 4e11), (4e11, 6e12)  # from and to
 _ROUNDS = 5
 _RING_BYTES = 150e6  # of weights that calls go round: three times the L2 cache
 _JOBS = 15
 
 
-def draw(seed: int, count: int, kinds: dict[tuple[str, str], int]) -> list[Problem]:
+def draw(
+    seed: int,
+    count: int,
+    kinds: dict[tuple[str, str], int],
+    flops: tuple[float, float] = _FLOPS,
+) -> list[Problem]:
     order = random.Random(seed)  # noqa: S311
-    return [_draw_one(order, kinds) for _ in range(count)]
+    return [_draw_one(order, kinds, flops) for _ in range(count)]
 
 
-def _draw_one(order: random.Random, kinds: dict[tuple[str, str], int]) -> Problem:
+def draw_large(seed: int, count: int) -> list[Problem]:
+    """Of half a millisecond to ten."""
+    return draw(seed, count, DENSE, _MANY_FLOPS)
+
+
+def _draw_one(
+    order: random.Random, kinds: dict[tuple[str, str], int], flops: tuple[float, float]
+) -> Problem:
     """n and k between 1,024 and 32,768, m between 48 and 8,192, evenly by their logarithms."""
+    least, most = flops
     while True:
         name, verb = order.choices(list(kinds), list(kinds.values()))[0]
         n, k = (64 * round(2 ** order.uniform(4, 9)) for _ in range(2))
@@ -83,7 +103,7 @@ def _draw_one(order: random.Random, kinds: dict[tuple[str, str], int]) -> Proble
         if verb == "batch":
             groups = order.choice((2, 4, 8))
         made = problem(name, verb, m, n, k, groups)
-        if _LEAST_FLOPS < made.flops < _MOST_FLOPS and n >= 256 and k >= 256:
+        if least < made.flops < most and n >= 256 and k >= 256:
             return made
 
 
@@ -135,10 +155,10 @@ def _kernel(asked: Problem) -> Kernel:
 
 
 def near(asked: Problem, within: float) -> list[Config]:
-    """Configs by their predicted times."""
+    """Configs that are predicted to take so many times the least at most."""
     found = _kernel(asked).configs(asked)
     model = as_product(asked) if asked.verb == "input_grad" else asked
-    times = [cost(model, each).microseconds for each in found]
+    times = [predicted(model, each).microseconds for each in found]
     return [each for each, time in zip(found, times, strict=True) if time <= within * min(times)]
 
 
@@ -245,19 +265,22 @@ def main() -> None:
         ("gradients", GRADIENTS, "of x, and no products"),
         ("dense", DENSE, "no experts and no batches"),
         ("codebooks", CODEBOOKS, "formats of 4 and 5 bits alone"),
+        ("others", OTHERS, "formats that other draws have few of, or none"),
     ):
         drawn.add_argument(
             f"--{name}", dest="kinds", action="store_const", const=kinds, help=meaning
         )
     drawn.add_argument("--few-tiles", action="store_true", help="about as many tiles as SMs")
+    drawn.add_argument("--large", action="store_true", help="half a millisecond and longer")
     parser.add_argument("--within", type=float, default=inf, help="of the least predicted time")
     parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
     asked = parser.parse_args()
-    problems = (
-        draw_few_tiles(asked.seed, asked.problems)
-        if asked.few_tiles
-        else draw(asked.seed, asked.problems, asked.kinds or KINDS)
-    )
+    if asked.few_tiles:
+        problems = draw_few_tiles(asked.seed, asked.problems)
+    elif asked.large:
+        problems = draw_large(asked.seed, asked.problems)
+    else:
+        problems = draw(asked.seed, asked.problems, asked.kinds or KINDS)
     compile_ahead(problems, asked.within)
     if asked.compile:
         return

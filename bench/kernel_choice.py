@@ -2,18 +2,21 @@
 
     python -m bench.kernel_choice rows --seed 1 sweep.jsonl      # on a Hopper GPU
     python -m bench.kernel_choice mxfp4 --seed 1 sweep.jsonl
+    python -m bench.kernel_choice others --seed 1 sweep.jsonl
     python -m bench.kernel_choice groups --seed 1 sweep.jsonl
     python -m bench.kernel_choice experts --seed 1 sweep.jsonl
+    python -m bench.kernel_choice recorded sweep.jsonl           # of bench/results/h200.json
     python -m bench.kernel_choice rows --seed 1 --compile        # anywhere: fills the cubin cache
 
 A draw is fixed by its seed. `rows` are plain and gated products of 34 to 180 rows, `mxfp4` the same
-in that format. `groups` are of
-unequal sizes, which no choice knows: the four groupings of the NVFP4 contest, then groups whose
-shares of the rows spread by a quarter, a half or four fifths of their mean; what the models assume
-of sizes, kernels/matmul/fragments/groups.py says. `experts` are many groups of 6 to 90 rows, gated
-and not, of which three in four have rows that fall on them at random. Of each problem those configs
-of the Hopper GEMM are timed that are predicted to be fast, without the sizes and with them, and the
-first three of the stream kernel.
+in that format, `others` in those that `rows` has not. `groups` are of unequal sizes, which no
+choice knows: the four groupings of the NVFP4 contest, then groups whose shares of the rows spread
+by a quarter, a half or four fifths of their mean; what the models assume of sizes,
+kernels/matmul/fragments/groups.py says. `experts` are many groups of 6 to 90 rows, gated and not,
+of which three in four have rows that fall on them at random. `recorded` are the products of a
+record of bench.run that both kernels take. Of each problem those configs of the Hopper GEMM are
+timed that are predicted to be fast, with and without the sizes or the correction, and the first
+three of the stream kernel.
 """
 
 from __future__ import annotations
@@ -34,15 +37,17 @@ from typing import Any, NamedTuple
 import torch
 
 from bench.cuda_timing import CudaClock, CudaStopwatch
-from bench.gemm_sweep import DENSE, described, problem
+from bench.gemm_sweep import DENSE, OTHERS, described, problem
 from bench.problems import PRODUCTS
 from bench.random_weights import random_weight
+from bench.results import FOLDER
 from blockscale.formats import parse_spec
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import sm90_gemm, stream
+from blockscale.kernels.matmul.sm90_gemm.choice import predicted as predicted_tiled
 from blockscale.kernels.matmul.sm90_gemm.config import Config as GemmConfig
 from blockscale.kernels.matmul.sm90_gemm.cost import cost, cost_of_tiles
-from blockscale.kernels.matmul.stream.choice import predicted
+from blockscale.kernels.matmul.stream.choice import predicted as predicted_streamed
 from blockscale.kernels.matmul.stream.config import Config as StreamConfig
 from blockscale.ops.operand import as_groups
 from blockscale.problem import Problem
@@ -71,6 +76,10 @@ def draw_rows(
 
 def draw_mxfp4(seed: int, count: int) -> list[Asked]:
     return draw_rows(seed, count, {("mxfp4", "plain"): 3, ("mxfp4", "gated"): 1})
+
+
+def draw_others(seed: int, count: int) -> list[Asked]:
+    return draw_rows(seed, count, OTHERS)
 
 
 def _drawn_rows(order: random.Random, kinds: dict[tuple[str, str], int]) -> Iterator[Asked]:
@@ -124,6 +133,18 @@ def _drawn_experts(order: random.Random) -> Iterator[Asked]:
             and (2 if asked.gated else 1) * groups * n * k < _MOST_WEIGHTS
         ):
             yield Asked(asked, tuple(owners.count(each) for each in range(groups)))
+
+
+def recorded(record: Path) -> list[Asked]:
+    found = []
+    for case in json.loads(record.read_text())["cases"]:
+        for entry in case["entries"]:
+            if entry["role"] == "ours":
+                name = entry["rival"].lower()
+                made = problem(name, "plain", case["m"], case["n"], case["k"], 1)
+                if sm90_gemm.refuses(made) is None:
+                    found.append(Asked(made))
+    return found
 
 
 def candidates(asked: Asked) -> dict[Any, list[Any]]:
@@ -222,8 +243,8 @@ def regret(timed: Timed) -> float:
     Sizes of groups are told to the device alone."""
     asked = timed.asked.problem
     by_prediction = [
-        *((cost(asked, each).microseconds, time) for each, time in timed.tiled.items()),
-        *((predicted(asked, each).microseconds, time) for each, time in timed.streamed.items()),
+        *((predicted_tiled(asked, each).microseconds, t) for each, t in timed.tiled.items()),
+        *((predicted_streamed(asked, each).microseconds, t) for each, t in timed.streamed.items()),
     ]
     _, chosen = min(by_prediction)
     return chosen / min(time for _, time in by_prediction)
@@ -231,14 +252,24 @@ def regret(timed: Timed) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    draws = {"rows": draw_rows, "mxfp4": draw_mxfp4, "groups": draw_groups, "experts": draw_experts}
-    parser.add_argument("what", choices=draws)
+    draws = {
+        "rows": draw_rows,
+        "mxfp4": draw_mxfp4,
+        "others": draw_others,
+        "groups": draw_groups,
+        "experts": draw_experts,
+    }
+    parser.add_argument("what", choices=[*draws, "recorded"])
     parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problems", type=int, default=24)
+    parser.add_argument("--record", type=Path, default=FOLDER / "h200.json", help="of bench.run")
     parser.add_argument("--compile", action="store_true", help="compile, and time nothing")
     asked = parser.parse_intermixed_args()
-    every = draws[asked.what](asked.seed, asked.problems)
+    if asked.what == "recorded":
+        every = recorded(asked.record)
+    else:
+        every = draws[asked.what](asked.seed, asked.problems)
     compile_ahead(every)
     if asked.compile:
         return

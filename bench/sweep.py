@@ -1,6 +1,7 @@
 """Times many configs of the streaming CUDA kernel on problems drawn at random, for the cost model.
 
     python -m bench.sweep draw --seed 5 --problems 90 plan.json       # anywhere
+    python -m bench.sweep compile plan.json                           # fills the cubin cache
     python -m bench.sweep again sweep.jsonl ... plan.json             # the problems of old sweeps
     python -m bench.sweep recorded h200.json plan.json --formats kbit5,mxfp8    # of bench.run
     python -m bench.sweep time plan.json sweep.jsonl                  # on a GPU
@@ -18,6 +19,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, fields
 from functools import partial
@@ -56,10 +58,10 @@ _JOBS = 14  # compilations at a time
 Plan = list[tuple[Problem, list[Config]]]
 
 
-def draw_problem(order: random.Random) -> Problem:
+def draw_problem(order: random.Random, formats: dict[str, int] = FORMATS) -> Problem:
     """n and k between 512 and 37,000, evenly by their logarithm, of both orientations."""
     while True:
-        format = format_named(_pick(order, FORMATS))
+        format = format_named(_pick(order, formats))
         verb, m, groups = _pick(order, VERBS), _pick(order, ROWS), 1
         n, k = (64 * round(2 ** order.uniform(3, 9.2)) for _ in range(2))
         if order.random() < 0.2:
@@ -97,11 +99,13 @@ def _pick(order: random.Random, weights: dict[Any, int]) -> Any:
     return order.choices(list(weights), list(weights.values()))[0]
 
 
-def draw(seed: int, problems: int, best: int, others: int) -> Plan:
+def draw(
+    seed: int, problems: int, best: int, others: int, formats: Iterable[str] = FORMATS
+) -> Plan:
     order = random.Random(seed)  # noqa: S311
     plan = []
     for _ in range(problems):
-        problem = draw_problem(order)
+        problem = draw_problem(order, {name: FORMATS[name] for name in formats})
         first = ranked_by_prediction(problem)[:best]
         times = {each: cost(problem, each).microseconds for each in every_config(problem)}
         likely = sorted(times, key=times.__getitem__)[
@@ -206,16 +210,22 @@ class Child:
         self._process.wait()
 
 
+def _compiled(plan: Plan, pool: ThreadPoolExecutor) -> dict[Any, Future[bytes]]:
+    """Or being compiled, each build once."""
+    jobs: dict[Any, Future[bytes]] = {}
+    for problem, configs in plan:
+        for config in configs:
+            build = stream.bind(problem, config).builds[0]
+            if build not in jobs:
+                jobs[build] = pool.submit(cubin, build, problem.target)
+    return jobs
+
+
 def time_plan(path: Path, out: Path) -> None:
     plan = read_plan(path)
     out.write_text("")
-    jobs: dict[Any, Future[bytes]] = {}
     with ThreadPoolExecutor(_JOBS) as pool:
-        for problem, configs in plan:
-            for config in configs:
-                build = stream.bind(problem, config).builds[0]
-                if build not in jobs:
-                    jobs[build] = pool.submit(cubin, build, problem.target)
+        jobs = _compiled(plan, pool)
         print(f"{len(plan)} problems, {sum(len(c) for _, c in plan)} times, {len(jobs)} builds")
         child = Child(path, out)
         for number, (problem, configs) in enumerate(plan):
@@ -319,6 +329,7 @@ def main() -> None:
     drawing.add_argument("--problems", type=int, default=90)
     drawing.add_argument("--best", type=int, default=16, help="configs that the model ranks first")
     drawing.add_argument("--others", type=int, default=8, help="of the rest, at random")
+    drawing.add_argument("--formats", default=",".join(FORMATS), help="separated by commas")
     repeating = commands.add_parser("again", help="problems of stored sweeps, into a file")
     repeating.add_argument("sweeps", type=Path, nargs="+")
     repeating.add_argument("plan", type=Path)
@@ -329,17 +340,24 @@ def main() -> None:
     of_record.add_argument("plan", type=Path)
     of_record.add_argument("--formats", default=",".join(FORMATS), help="separated by commas")
     of_record.add_argument("--best", type=int, default=12, help="configs that are ranked first")
+    compiling = commands.add_parser("compile", help="what a plan needs")
+    compiling.add_argument("plan", type=Path)
     for name in ("time", "serve"):
         timing = commands.add_parser(name)
         timing.add_argument("plan", type=Path)
         timing.add_argument("out", type=Path)
     args = parser.parse_args()
     if args.command == "draw":
-        write_plan(draw(args.seed, args.problems, args.best, args.others), args.plan)
+        formats = args.formats.split(",")
+        plan = draw(args.seed, args.problems, args.best, args.others, formats)
+        write_plan(plan, args.plan)
     elif args.command == "again":
         write_plan(again(args.sweeps, args.best, args.earlier), args.plan)
     elif args.command == "recorded":
         write_plan(recorded(args.record, args.formats.split(","), args.best), args.plan)
+    elif args.command == "compile":
+        with ThreadPoolExecutor(_JOBS) as pool:
+            print(f"{len(_compiled(read_plan(args.plan), pool))} builds")
     else:
         (time_plan if args.command == "time" else serve)(args.plan, args.out)
 

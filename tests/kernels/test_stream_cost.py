@@ -13,12 +13,13 @@ from bench import fit_stream
 from bench.sweep import facts_of, problem_of
 from blockscale import ops
 from blockscale.kernels.cuda.layout import fragments
+from blockscale.kernels.matmul.fragments.network import Layer, evaluate
 from blockscale.kernels.matmul.stream.choice import (
     predicted,
     ranked_by_prediction,
     stream_configs,
 )
-from blockscale.kernels.matmul.stream.correction import Layer, correction, evaluate
+from blockscale.kernels.matmul.stream.correction import correction
 from blockscale.kernels.matmul.stream.cost import cost, count
 from blockscale.kernels.matmul.stream.exceptions import TABLE, exception
 from blockscale.kernels.matmul.stream.space import (

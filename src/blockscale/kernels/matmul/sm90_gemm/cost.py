@@ -108,7 +108,7 @@ def tile_cycles(problem: Problem, config: Config, c: Constants = CONSTANTS) -> T
     turn = config.turn_k(problem.w_kind.format)
     steps = ceil(ceil(problem.k / turn) / config.k_parts) * (turn // TILE_K)
     units = steps * config.warpgroups * config.tiles_per_warp
-    products, decoding = _unit_cycles(problem, config, c)
+    products, decoding = unit_cycles(problem, config, c)
     unit = (products**c.overlap + decoding**c.overlap) ** (1 / c.overlap)
     ends = c.tile
     if problem.gated:
@@ -123,7 +123,7 @@ def tile_cycles(problem: Problem, config: Config, c: Constants = CONSTANTS) -> T
     return TileCycles(tile, ends + c.split, c.split_part + c.split_sums * sums)
 
 
-def _unit_cycles(problem: Problem, config: Config, c: Constants) -> tuple[float, float]:
+def unit_cycles(problem: Problem, config: Config, c: Constants = CONSTANTS) -> tuple[float, float]:
     """Of products, and of decoding, each by itself."""
     format = problem.w_kind.format
     flops = 2.0 * 64 * config.tile_m * TILE_K
@@ -158,7 +158,7 @@ def cost_of_tiles(
     taken = _START + _beside(cycles, reading(problem.bytes), c) / device.sm_hz * 1e6
     if waits or reading(problem.bytes) > cycles:
         return Prediction(taken, "DRAM")
-    products, decoding = _unit_cycles(problem, config, c)
+    products, decoding = unit_cycles(problem, config, c)
     return Prediction(taken, "tensor cores" if products > decoding else "decoding")
 
 

@@ -11,8 +11,9 @@ from blockscale.kernels.contract import Parts, Prediction
 from blockscale.kernels.matmul.fragments.arguments import TileCycles, WgmmaArguments, column_maps
 from blockscale.kernels.matmul.fragments.product import FragmentProduct, Shape
 from blockscale.kernels.matmul.sm90_gemm.build import gemm_build
+from blockscale.kernels.matmul.sm90_gemm.choice import predicted
 from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
-from blockscale.kernels.matmul.sm90_gemm.cost import cost, tile_cycles
+from blockscale.kernels.matmul.sm90_gemm.cost import tile_cycles
 from blockscale.kernels.matmul.sm90_gemm.shared_memory import scale_groups_across, shared_bytes
 from blockscale.kernels.matmul.sm90_gemm.space import as_compiled
 from blockscale.kernels.matmul.sm90_gemm.workspace import workspace
@@ -73,4 +74,4 @@ class Product(FragmentProduct):
 
     @property
     def predicted(self) -> Prediction | None:
-        return cost(self._problem, self._config)
+        return predicted(self._problem, self._config)

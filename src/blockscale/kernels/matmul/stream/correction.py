@@ -1,21 +1,12 @@
-"""How far kernels/matmul/stream/cost.py errs, as learned from what was measured.
-
-Counted work explains a time to 7 to 9%, and configs near the best of a problem differ by less. What
-is left is not noise: it depends on how CTAs fill the SMs, how much is in flight, which bound is
-near which. A small network (two hidden layers, tanh) maps such facts of a launch to the logarithm
-of measured over predicted time. `bench.fit_correction` fits it to stored sweeps of one GPU, and it
-applies to that GPU alone: on others the prediction stands as it is.
-"""
+"""How far kernels/matmul/stream/cost.py errs: which facts of a launch the network of
+`correction.json` is asked about. `bench.fit_correction stream` fits it."""
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
-from math import ceil, exp, log2, tanh
-from operator import mul
+from math import ceil, log2
 from pathlib import Path
-from typing import NamedTuple
 
+from blockscale.kernels.matmul.fragments.network import read_network
 from blockscale.kernels.matmul.stream.cost import Cost, Work
 from blockscale.runtime import Device
 
@@ -24,38 +15,15 @@ _SCHEDULERS = 4  # of an SM
 _LEAST_SHARE = 1 / 64  # of the predicted time: bounds below are alike
 
 
-class Layer(NamedTuple):
-    weights: list[list[float]]  # one row for each output
-    biases: list[float]
-
-
-class Network(NamedTuple):
-    target: str
-    sms: int
-    layers: list[Layer]
-
-
 def correction(work: Work, cost: Cost, device: Device) -> float:
     """Measured over predicted time, as it is to be expected."""
     if not was_measured(device):
         return 1.0
-    return exp(evaluate(_network().layers, features(work, cost, device.sms)))
+    return read_network(TABLE).factor(features(work, cost, device.sms))
 
 
 def was_measured(device: Device) -> bool:
-    network = _network()
-    return (device.arch, device.sms) == (network.target, network.sms)
-
-
-def evaluate(layers: list[Layer], values: list[float]) -> float:
-    *hidden, last = layers
-    for weights, biases in hidden:
-        values = [
-            tanh(sum(map(mul, row, values)) + bias)
-            for row, bias in zip(weights, biases, strict=True)
-        ]
-    total: float = sum(map(mul, last.weights[0], values))
-    return total + last.biases[0]
+    return read_network(TABLE).knows(device)
 
 
 def features(work: Work, cost: Cost, sms: int) -> list[float]:
@@ -109,10 +77,3 @@ def features(work: Work, cost: Cost, sms: int) -> list[float]:
         ceil(ctas_each) / ctas_each,
         ceil(schedules) / schedules,
     ]
-
-
-@lru_cache(maxsize=1)
-def _network() -> Network:
-    stored = json.loads(TABLE.read_text())
-    layers = [Layer(weights, biases) for weights, biases in stored["layers"]]
-    return Network(stored["target"], stored["sms"], layers)
