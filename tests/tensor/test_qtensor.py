@@ -102,6 +102,12 @@ def test_indexing(tensor_scale):
         (3, ...),
         torch.tensor([4, 0, 4]),
         (0, 0, slice(6, 2)),
+        None,
+        (None, 1),
+        (2, None),
+        (None, slice(1, 4), 0),
+        (1, None, 2, slice(3, 8)),
+        (..., slice(None), None, slice(1, 2), slice(None)),
     ):
         part = q[index]
         assert torch.equal(part.dequantize(), y[index]), index
@@ -136,6 +142,7 @@ def test_blocked_scales_are_cut_at_128_rows():
         ((slice(None), 3), "k is cut by slices at whole blocks, got 3"),
         (slice(None, None, 2), "do not fall on the granularity 1"),
         ((slice(None), slice(None), slice(None)), "3 indices for a tensor of 2 dimensions"),
+        ((slice(None), None, slice(None)), "new dimensions come before the rows"),
     ],
 )
 def test_bad_indices_are_refused(index, message):

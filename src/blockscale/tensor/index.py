@@ -13,12 +13,16 @@ def parse_index(
 ) -> tuple[tuple[Any, ...], slice, slice]:
     """Indices of the leading dimensions, and rows and columns as slices with explicit ends."""
     parts = list(index) if isinstance(index, tuple) else [index]
-    if any(part is Ellipsis for part in parts):  # not `in`, which would compare tensors
-        at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-        parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
-    if len(parts) > len(shape):
-        raise IndexError(f"{len(parts)} indices for a tensor of {len(shape)} dimensions")
-    parts += [slice(None)] * (len(shape) - len(parts))
+    missing = len(shape) - sum(part is not None and part is not Ellipsis for part in parts)
+    if missing < 0:
+        raise IndexError(
+            f"{len(shape) - missing} indices for a tensor of {len(shape)} dimensions"
+        )
+    # Not `in`, which would compare tensors.
+    at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts[at : at + 1] = [slice(None)] * missing
+    if any(part is None for part in parts[-2:]):
+        raise IndexError("new dimensions come before the rows: x[..., n, k] has none after them")
     *lead, rows, columns = parts
     return (
         tuple(lead),

@@ -317,8 +317,8 @@ class QTensor:
     # --- indexing, equality, printing ----------------------------------------------------------
 
     def __getitem__(self, index: Any) -> QTensor:
-        """Leading dimensions by integer, slice or integer tensor; rows and k by slice. Views, but
-        for an integer tensor, which copies as torch's indexing does.
+        """Leading dimensions by integer, slice or integer tensor, and new ones by None; rows and k
+        by slice. Views, but for an integer tensor, which copies as torch's indexing does.
 
         Rows can be cut at the layout's granularity: anywhere in canonical bytes, at multiples of
         128 in blocked scales. k can be cut in canonical bytes, at multiples of the block (and of 32
