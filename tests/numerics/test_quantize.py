@@ -266,6 +266,8 @@ def test_given_tensor_scales_are_used_as_they_are():
     assert q.tensor_scale.data_ptr() != per_matrix.data_ptr()
     per_row = torch.rand(3, 4) + 0.5
     assert torch.equal(bs.quantize(x, bs.NVFP4, tensor_scale=per_row).tensor_scale, per_row)
+    learned = bs.quantize(x, bs.NVFP4, tensor_scale=per_row.requires_grad_())
+    assert not learned.tensor_scale.requires_grad  # quantisation has no gradient
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def _given_tensor_scale(
                 f"quantize: tensor_scale must be a number, a tensor or 'row', got {tensor_scale!r}"
             )
         return None
-    given = torch.as_tensor(tensor_scale, dtype=torch.float32, device=x.device)
+    given = torch.as_tensor(tensor_scale, dtype=torch.float32, device=x.device).detach()
     per_matrix, per_row = tuple(x.shape[:-2]), tuple(x.shape[:-1])
     if given.dim() == 0:
         given = given.expand(per_matrix)
