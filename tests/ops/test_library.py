@@ -148,6 +148,19 @@ def test_dynamic_row_counts_do_not_recompile():
     assert counter.frame_count == 1
 
 
+def test_numbers_of_an_activation_are_no_symbols():
+    gate, up = (weights(bs.NVFP4, 6, 64)[0] for _ in range(2))
+    activation = bs.swiglu_oai(1.5, 3.0)
+
+    def call(x):
+        return bs.gated_matmul(x, gate, up, activation)
+
+    run = torch.compile(call, fullgraph=True, dynamic=True, backend="eager")
+    for m in (3, 5):
+        x = torch.randn(m, 64)
+        assert torch.equal(run(x), call(x))
+
+
 # What is compiled around a product does not matter: no vectors, whose instruction sets inductor
 # would compile a program each to ask for, and no headers for later.
 QUICKLY = {"cpp.vec_isa_ok": False, "cpp_cache_precompile_headers": False, "compile_threads": 1}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,11 +23,17 @@ class Activation:
     name: str
     alpha: float = 0.0
     limit: float = math.inf
+    # What `parse_activation` reads. Written once: where shapes are dynamic, compilers make symbols
+    # of numbers that they find in an object, and cannot write these.
+    text: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        numbers = "(" + str(self.alpha) + "," + str(self.limit) + ")"
+        text = self.name + numbers if self.name == "swiglu_oai" else self.name
+        object.__setattr__(self, "text", text)
 
     def __str__(self) -> str:
-        if self.name == "swiglu_oai":
-            return "swiglu_oai(" + str(self.alpha) + "," + str(self.limit) + ")"
-        return self.name
+        return self.text
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
         if self.name == "swiglu_oai":
