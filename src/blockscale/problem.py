@@ -110,20 +110,24 @@ class Problem:
 
     @property
     def weights_read(self) -> int:
-        """Weight matrices that must be read; a ragged call reads at most one expert per row."""
+        """Weight matrices that are read at most: a ragged call reads one expert per row."""
         experts = min(self.groups, self.m) if self.ragged else self.groups
         return experts * (2 if self.gated else 1)
 
     @property
     def bytes(self) -> int:
-        """The fewest bytes that cross memory: every operand read once, the result written once."""
+        """The fewest bytes that cross memory: every operand read once, the result written once.
+
+        Of experts those that have rows count, on average.
+        """
         if self.verb in _CONVERSIONS:
             return round(self.m * self.k * (_bits(self.x) + _bits(self.w)) / 8)
         if self.verb == "tensor_scale":
             return round(self.m * self.k * _bits(self.x) / 8)
         wide, narrow = (self.n, self.k) if self.verb == "input_grad" else (self.k, self.n)
         moved = self.rows * (wide * _bits(self.x) + narrow * _bits(self.out))
-        return round((moved + self.weights_read * self.n * self.k * _bits(self.w)) / 8)
+        weights = self.busy_matrices * (2 if self.gated else 1)
+        return round((moved + weights * self.n * self.k * _bits(self.w)) / 8)
 
     @property
     def flops(self) -> int:

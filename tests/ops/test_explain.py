@@ -38,6 +38,15 @@ def test_ragged_reads_at_most_one_expert_per_row():
     assert problem(groups=3).weights_read == 3
 
 
+def test_experts_that_have_rows_are_read_once():
+    """Of 64 experts 4 rows, at random, meet 3.9."""
+    few = problem(verb="grouped_matmul", ragged=True, groups=64)
+    read = 64 * (1 - (63 / 64) ** 4) * 256 * 512 * 4.5 / 8
+    assert few.bytes == round(4 * 512 * 2 + 4 * 256 * 2 + read)
+    gated = problem(verb="grouped_gated_matmul", ragged=True, groups=64, gated=True)
+    assert gated.bytes - few.bytes == pytest.approx(read, abs=1)
+
+
 def test_quantized_x_is_smaller():
     assert problem(x="e4m3/32:e8m0@bits/rows").bytes < problem().bytes
 
@@ -86,6 +95,48 @@ def test_explain_knows_every_verb():
     assert bs.explain(x, gate[0], up[0]).problem.activation == "silu"
     assert bs.explain(x, gate[0], x_format=bs.MXFP8).problem.x == "e4m3/32:e8m0@bits/rows"
     assert bs.explain(torch.randn(4, 2, 64), gate).problem.groups == 4
+
+
+NVFP4, MXFP4, MXFP8 = (
+    f"{format.spec}@bits/blocked" for format in (bs.NVFP4, bs.MXFP4, bs.MXFP8)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "w", "gain"),
+    [
+        ("b200", NVFP4, NVFP4, 4),
+        ("b200", MXFP4, MXFP8, 2),
+        ("b200", NVFP4, MXFP8, 1),  # of which no instruction takes both
+        ("b200", "bfloat16", NVFP4, 1),
+        ("rtx5090", NVFP4, NVFP4, 8),
+        ("rtx5090", MXFP8, MXFP4, 4),
+        ("h200", NVFP4, NVFP4, 1),
+    ],
+)
+def test_floors_count_with_the_rate_of_block_scales(name, x, w, gain):
+    device = gpu(name)
+    found = explain(problem(m=4096, n=4096, k=4096, x=x, w=w, device=device))
+    of_16_bits = device.sms * device.sm_hz * device.mma_flops_per_cycle
+    assert found.ceilings.flops_per_s == gain * of_16_bits
+    assert ("by block scales" in str(found)) == (gain > 1)
+
+
+@pytest.mark.parametrize("name", ["a100", "h200", "b200", "rtx5090"])
+@pytest.mark.parametrize("x", ["bfloat16", NVFP4, MXFP8])
+@pytest.mark.parametrize("experts", [1, 256])
+def test_no_prediction_is_below_the_floor(name, x, experts):
+    for w in (NVFP4, MXFP8, "codebook4/32:e4m4:pow2@fragments/fragments"):
+        for m in (1, 200, 4096):
+            verb = "matmul" if experts == 1 else "grouped_matmul"
+            found = explain(
+                problem(verb=verb, m=m, n=14336, k=4096, groups=experts, ragged=experts > 1,
+                        x=x, w=w, device=gpu(name))
+            )  # fmt: skip
+            kernel, config, _ = found.choice
+            predicted = kernel.bind(found.problem, config).predicted
+            if predicted is not None:
+                assert predicted.microseconds >= 1e6 * found.floor_seconds
 
 
 class Rival:

@@ -71,3 +71,12 @@ def test_rows_in_int8_have_the_rate_of_integers(monkeypatch, x_format, integers)
     w = bs.quantize(torch.randn(32, 64), bs.KBIT4)
     bs.explain(torch.randn(2, 64, dtype=torch.bfloat16), w, x_format=x_format)
     assert asked == [(CPU, torch.bfloat16, *integers)]
+
+
+def test_the_product_is_in_the_dtype_of_x_whatever_the_result_is(monkeypatch):
+    asked = []
+    module = sys.modules[ops.explain.__module__]
+    monkeypatch.setattr(module, "ceilings", lambda *args: asked.append(args) or Ceilings(1.0, 1.0))
+    w, x = bs.quantize(torch.randn(32, 64), bs.KBIT4), torch.randn(2, 64, dtype=torch.bfloat16)
+    bs.explain(x, w, out_dtype=torch.float32)
+    assert asked == [(CPU, torch.float32, torch.bfloat16)]

@@ -8,12 +8,13 @@ import torch
 
 from blockscale.formats import INT8
 from blockscale.kernels import KERNELS, Config, Prediction
+from blockscale.kernels.matmul.block_scaled.operands import operands_of
 from blockscale.layouts import ScaledMemory
 from blockscale.ops.choose import Answer, answers, choose
 from blockscale.ops.prepared import prepared_layout
 from blockscale.ops.rule import BY_RULE, Choice
 from blockscale.ops.tuning.stored import other_rows
-from blockscale.problem import Problem
+from blockscale.problem import Problem, dtype_named
 from blockscale.runtime import Ceilings, ceilings, published_ceilings
 
 
@@ -157,14 +158,29 @@ def explain(
     if device is None:
         limits = published_ceilings(problem.device)
     else:
-        limits = ceilings(device, problem.out_dtype, *_integers(problem))
+        limits = ceilings(device, *_multiplied(problem))
+    gain = _block_scaled_gain(problem)
+    if gain > 1:
+        source = f"{limits.source}, {gain} times 16-bit products by block scales"
+        limits = limits._replace(flops_per_s=gain * limits.flops_per_s, source=source)
     return Explanation(problem, answers(problem), limits, choose(problem), copied, symmetric)
 
 
-def _integers(problem: Problem) -> tuple[torch.dtype, ...]:
-    """int8, where x is: dot products of bytes are then another way to multiply."""
-    quantized = "@" in problem.x and problem.x_kind.format == INT8
-    return (torch.int8,) if quantized else ()
+def _multiplied(problem: Problem) -> tuple[torch.dtype, ...]:
+    """What kernels may multiply in: x's dtype, whatever the result's is, and bfloat16 where x is
+    quantised; int8 where x is: dot products of bytes are then another way to multiply."""
+    quantized = "@" in problem.x
+    x = torch.bfloat16 if quantized else dtype_named(problem.x)
+    integers = (torch.int8,) if quantized and problem.x_kind.format == INT8 else ()
+    return (*dict.fromkeys((problem.out_dtype, x)), *integers)
+
+
+def _block_scaled_gain(problem: Problem) -> int:
+    """How many times 16-bit products a device multiplies both operands as they are."""
+    if not problem.device.block_scaled or "@" not in problem.x:
+        return 1
+    found = operands_of(problem.x_kind.format, problem.w_kind.format)
+    return 1 if isinstance(found, str) else found.rate * problem.device.block_scaled_gain
 
 
 def _si(value: float, unit: str) -> str:

@@ -17,9 +17,6 @@ from blockscale.kernels.matmul.sm120_gemm.shared_memory import shared_memory
 from blockscale.problem import Problem
 
 _START = 3.0  # microseconds from launch to the first product
-# GPUs of GeForce's line multiply 16-bit numbers with sums in float32 at half the rate that the
-# ratio of sizes would give, block-scaled ones at the full rate.
-_BLOCK_SCALED = 2
 _SHARED_RATE = 128  # bytes of shared memory that an SM reads or writes in a cycle
 _L2_RATE = 64  # bytes that an SM gets from the L2 cache in a cycle
 _DRAM = 0.9  # of the data sheet's rate
@@ -30,7 +27,7 @@ _WARP_ROWS = 64, 32  # of x and w
 def cost(problem: Problem, config: Config) -> Prediction:
     kinds, device = operands(problem), problem.device
     memory = shared_memory(config, kinds, problem.gated)
-    rate = _BLOCK_SCALED * kinds.rate * device.mma_flops_per_cycle
+    rate = device.block_scaled_gain * kinds.rate * device.mma_flops_per_cycle
     tensor = 2.0 * TILE_M * config.w_rows * kinds.panel_k / rate
     warps = (TILE_M // _WARP_ROWS[0]) * (config.w_rows // _WARP_ROWS[1])
     moved = memory.x_bytes + memory.w_bytes + warps * sum(_WARP_ROWS) * 128
