@@ -1,5 +1,7 @@
 """k-bit tensors in plain tuples mean what the library's own do."""
 
+import math
+
 import pytest
 import torch
 
@@ -46,6 +48,11 @@ def test_kbit_with_an_asymmetric_codebook():
     [
         (lambda: compat.quantize_kbit(torch.randn(4, 64) * 40, 4), "outside E4M4's"),
         (lambda: compat.quantize_kbit(torch.randn(4, 64) * 1e-6, 4), "outside E4M4's"),
+        (lambda: compat.quantize_kbit(torch.tensor([math.nan, 1000.0]), 4), "amax 1000 is outside"),
+        (
+            lambda: compat.quantize_kbit(torch.tensor([math.nan, math.inf]), 4),
+            "amax inf is outside",
+        ),
         (lambda: compat.quantize_kbit(torch.randn(4, 64), 6), "k must be 2, 3, 4 or 5"),
         (lambda: compat.repack_for_gemm(torch.zeros(4), torch.zeros(1), 64, 1, 4), "must be int32"),
         (

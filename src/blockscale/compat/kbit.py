@@ -9,6 +9,8 @@ The products take plain tensors and hold the QTensor that is made of them: see `
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -166,7 +168,8 @@ def prepared_weight(
 
 
 def _check_range(x: Tensor) -> None:
-    largest = float(x.detach().abs().max()) if x.numel() else 0.0
+    # NaN counts as 0, as everywhere in codebook formats, and hides nothing beside it.
+    largest = float(x.detach().abs().nan_to_num(0.0, posinf=math.inf).max()) if x.numel() else 0.0
     if largest > E4M4.max or 0 < largest < E4M4.smallest_normal:
         raise ValueError(
             f"amax {largest:g} is outside E4M4's [{E4M4.smallest_normal:g}, {E4M4.max:g}]: use "
