@@ -97,9 +97,7 @@ def test_explain_knows_every_verb():
     assert bs.explain(torch.randn(4, 2, 64), gate).problem.groups == 4
 
 
-NVFP4, MXFP4, MXFP8 = (
-    f"{format.spec}@bits/blocked" for format in (bs.NVFP4, bs.MXFP4, bs.MXFP8)
-)
+NVFP4, MXFP4, MXFP8 = (f"{format.spec}@bits/blocked" for format in (bs.NVFP4, bs.MXFP4, bs.MXFP8))
 
 
 @pytest.mark.parametrize(

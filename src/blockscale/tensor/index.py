@@ -15,9 +15,7 @@ def parse_index(
     parts = list(index) if isinstance(index, tuple) else [index]
     missing = len(shape) - sum(part is not None and part is not Ellipsis for part in parts)
     if missing < 0:
-        raise IndexError(
-            f"{len(shape) - missing} indices for a tensor of {len(shape)} dimensions"
-        )
+        raise IndexError(f"{len(shape) - missing} indices for a tensor of {len(shape)} dimensions")
     # Not `in`, which would compare tensors.
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
     parts[at : at + 1] = [slice(None)] * missing
