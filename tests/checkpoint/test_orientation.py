@@ -102,6 +102,37 @@ def test_experts_are_quantised_whole_or_not_at_all(kept, tmp_path):
     assert plan.choices[other].reason == f"one layer with {kept}, which is kept"
 
 
+def test_kept_experts_of_gpt_oss_stay_as_the_model_wants_them(tmp_path):
+    """Beside quantised ones, whose gate and up rows and biases are apart here."""
+    first, second = (
+        {name.replace("l.", f"l.{i}.", 1): x for name, x in experts().items()} for i in (0, 1)
+    )
+    kept = [name for name in first if ".experts." in name]
+    rules = parse_rules(["l.0.experts.*=keep"])
+    plan, folder = convert(tmp_path, "gpt_oss", "mxfp4", {**first, **second}, rules=rules)
+    assert plan.writer.NAME == "gpt-oss"
+    stored, found = load_file(folder / "model.safetensors"), bs.load(folder)
+    for name in kept:
+        assert torch.equal(stored[name], first[name])
+        assert torch.equal(found[name], first[name])
+    bias = BIAS.replace("l.", "l.1.", 1)
+    assert torch.equal(stored[bias], second[bias])
+    assert torch.equal(found[bias], torch.cat([second[bias][:, i::2] for i in (0, 1)], 1))
+    bs.save(found, tmp_path / "saved", dialect="gpt-oss")
+    saved = load_file(tmp_path / "saved" / "model.safetensors")
+    assert all(torch.equal(saved[name], stored[name]) for name in stored)
+
+
+@pytest.mark.parametrize("formats", [("kbit4", "kbit3"), ("mxfp8", "nvfp4"), ("mxfp4", "mxfp8")])
+def test_biases_are_moved_apart_once(formats, tmp_path):
+    """A model of GPT-OSS that is quantised again, from a dialect that has no rows in turn."""
+    _, folder = convert(tmp_path, "gpt_oss", formats[0])
+    run_plan(plan_conversion(folder, Settings(bs.format(formats[1]))), tmp_path / "again")
+    for each in (folder, tmp_path / "again"):
+        found = bs.load(each)[BIAS]
+        assert torch.equal(found, torch.cat([experts()[BIAS][:, i::2] for i in (0, 1)], 1))
+
+
 def test_errors_are_measured_in_one_orientation(tmp_path):
     _, folder = convert(tmp_path, "gpt_oss", "mxfp8")
     command = ["inspect", str(folder), "--source", str(tmp_path / "source"), "--json"]

@@ -144,7 +144,7 @@ def _parts(
     """What goes into a file, in its order."""
     for unit, values in _converted(plan, plan.units_of[shard.file], pool, importance):
         for stored, value in zip(unit.members, values, strict=True):
-            yield from plan.writer.split(stored.name, value).items()
+            yield from plan.writer.split(stored.name, value, plan.formats).items()
         progress(unit.nbytes, len(unit.members))
 
 

@@ -6,7 +6,8 @@ and down_proj together say which it is: n = 2i and k = h of the one, n = h and k
 Where one of them is missing it is known from the `model_type` of config.json. GPT-OSS also lays
 gate and up rows in turn, in weights and biases, which no shape says.
 
-Quantised experts are [e, n, k] with all gate rows before all up rows, whatever they came from.
+Quantised experts are [e, n, k] with all gate rows before all up rows, whatever they came from, and
+so are biases beside them.
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ def model_types(config: Mapping[str, Any]) -> set[str]:
 def as_weights(tensors: Mapping[str, Stored], config: Mapping[str, Any]) -> dict[str, Stored]:
     """The tensors of a checkpoint, experts as [e, n, k]; what is quantised already is so."""
     types = model_types(config)
-    in_turn = bool(types & _IN_TURN)
+    quantized = {name for name, stored in tensors.items() if stored.format is not None}
     return {
-        name: _turned(stored, _is_transposed(stored, tensors, types), in_turn)
+        name: _turned(
+            stored,
+            _is_transposed(stored, tensors, types),
+            bool(types & _IN_TURN) and name.removesuffix(_BIAS) not in quantized,
+        )
         for name, stored in tensors.items()
     }
 

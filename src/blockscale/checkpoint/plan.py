@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,7 +89,7 @@ class Plan:
             found[file_of[next(iter(unit.outlines))]].append(unit)
         return found
 
-    @property
+    @cached_property
     def formats(self) -> dict[str, Format]:
         """Of the tensors that will be quantised."""
         return {name: c.format for name, c in self.choices.items() if c.format is not None}
@@ -187,7 +187,7 @@ def _units(
         members = tuple(checkpoint.tensors[name] for name in group)
         format = choices[group[0]].format
         as_it_is = all(choices[name].as_it_is for name in group)
-        unit = Unit(members, format, _outlines(members, format, writer), as_it_is)
+        unit = Unit(members, format, _outlines(members, format, writer, formats), as_it_is)
         if written & unit.outlines.keys():
             raise ValueError(f"two tensors would be written as {written & unit.outlines.keys()}")
         written |= unit.outlines.keys()
@@ -215,7 +215,10 @@ def _quantized(checkpoint: Checkpoint, name: str) -> QTensor:
 
 
 def _outlines(
-    members: Sequence[Stored], format: Format | None, writer: WritableDialect
+    members: Sequence[Stored],
+    format: Format | None,
+    writer: WritableDialect,
+    quantized: Container[str],
 ) -> dict[str, Outline]:
     """What the writer makes of tensors without bytes."""
     outlines = {}
@@ -225,6 +228,6 @@ def _outlines(
             if format is None
             else outline(format, stored.shape)
         )
-        parts = writer.split(stored.name, value)
+        parts = writer.split(stored.name, value, quantized)
         outlines.update({part: Outline.of(tensor) for part, tensor in parts.items()})
     return outlines

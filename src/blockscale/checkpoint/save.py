@@ -144,11 +144,16 @@ def _check(tensors: Tensors, writer: WritableDialect) -> None:
         check_shared(quantized)
 
 
+def _quantized(tensors: Tensors) -> set[str]:
+    return {name for name, value in tensors.items() if isinstance(value, QTensor)}
+
+
 def _outlines(tensors: Tensors, writer: WritableDialect) -> list[dict[str, Outline]]:
     """Of each tensor, what is written for it. No two may be written under one name."""
-    found, origin = [], dict[str, str]()
+    found, origin, quantized = [], dict[str, str](), _quantized(tensors)
     for name, value in tensors.items():
-        parts = {part: Outline.of(tensor) for part, tensor in writer.split(name, value).items()}
+        split = writer.split(name, value, quantized)
+        parts = {part: Outline.of(tensor) for part, tensor in split.items()}
         for part in parts:
             if part in origin:
                 raise ValueError(
@@ -166,10 +171,11 @@ def _write(
     writer: WritableDialect,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
+    quantized = _quantized(tensors)
     parts = (
         (part, tensor)
         for name, value in tensors.items()
-        for part, tensor in writer.split(name, value).items()
+        for part, tensor in writer.split(name, value, quantized).items()
         if part in shard.outlines
     )
     write_shard(folder, shard, parts, metadata)

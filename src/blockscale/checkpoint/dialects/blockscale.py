@@ -21,7 +21,7 @@ tensors, but listed them: "tensors": {NAME: "kbit4"}.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -168,7 +168,7 @@ def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
     return None
 
 
-def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
+def split(name: str, value: QTensor | Tensor, quantized: Container[str]) -> dict[str, Tensor]:
     if isinstance(value, Tensor):
         return {name: value}
     value = value.pack(canonical(value.format))

@@ -11,7 +11,7 @@ Static scales of NVFP4 activations are `input_global_scale` F32 [1], reciprocal 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -205,7 +205,7 @@ def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
     return None
 
 
-def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
+def split(name: str, value: QTensor | Tensor, quantized: Container[str]) -> dict[str, Tensor]:
     module, _, role = name.rpartition(".")
     if isinstance(value, Tensor):
         if role == "input_scale":

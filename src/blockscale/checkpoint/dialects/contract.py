@@ -7,7 +7,8 @@
 A dialect that is written, too, has
 
     refuses(name, format, shape) -> str | None   why such a tensor cannot be held
-    split(name, value) -> {name: Tensor}      the stored tensors of one value, quantised or plain
+    split(name, value, quantized) -> {name: Tensor}   the stored tensors of one value, quantised or
+                                      plain, beside others of which these are `quantized`, by name
     describe(contents) -> Description         what goes into config.json and beside it
     SHARES_TENSOR_SCALE                       engines that read it fuse q/k/v and gate/up, and use
                                               one tensor scale for all
@@ -18,7 +19,7 @@ raises ValueError where a conversion would not be exact and `refuses` could not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -57,7 +58,9 @@ class WritableDialect(Dialect, Protocol):
     SHARES_TENSOR_SCALE: bool
 
     def refuses(self, name: str, format: Format, shape: tuple[int, ...]) -> str | None: ...
-    def split(self, name: str, value: QTensor | Tensor) -> dict[str, Tensor]: ...
+    def split(
+        self, name: str, value: QTensor | Tensor, quantized: Container[str]
+    ) -> dict[str, Tensor]: ...
     def describe(self, contents: Contents) -> Description: ...
 
 

@@ -5,11 +5,13 @@
     experts.gate_up_proj_bias       [e, 2i]              interleaved alike
     experts.down_proj_blocks, _scales, _bias             rows in order
 
-Here both are [e, n, k], and gate_up_proj has all gate rows before all up rows.
+Here both are [e, n, k], and gate_up_proj has all gate rows before all up rows. Experts that a file
+keeps plain are as the model wants them, biases too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import partial
 
 import torch
@@ -28,6 +30,7 @@ _METHOD = "mxfp4"
 METHODS = (_METHOD, "gpt_oss_mxfp4")  # vLLM's name for it is the second
 _BLOCK_BYTES = MXFP4.block * MXFP4.element.bits // 8
 _INTERLEAVED, _DOWN = "gate_up_proj", "down_proj"
+_BIAS = "_bias"
 
 
 # --- reading ---
@@ -42,11 +45,19 @@ def find(files: Files) -> list[Stored]:
     for entry in files.entries.values():
         if entry.name.endswith("_blocks"):
             found.append(_find_weight(files, entry))
-        elif entry.name.endswith(f"{_INTERLEAVED}_bias"):
+        elif _is_interleaved_bias(entry.name) and _blocks_of(entry.name) in files.entries:
             windows = partial(_windows, entry.shape, [""], _INTERLEAVED)
             parts = {"": entry}
             found.append(Stored(entry.name, entry.shape, parts, _assemble_bias, windows=windows))
     return found
+
+
+def _is_interleaved_bias(name: str) -> bool:
+    return name.endswith(_INTERLEAVED + _BIAS)
+
+
+def _blocks_of(bias: str) -> str:
+    return f"{bias.removesuffix(_BIAS)}_blocks"
 
 
 def _find_weight(files: Files, blocks: Entry) -> Stored:
@@ -110,10 +121,10 @@ def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
     return None
 
 
-def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
+def split(name: str, value: QTensor | Tensor, quantized: Container[str]) -> dict[str, Tensor]:
     if isinstance(value, Tensor):
-        biased = name.endswith(f"{_INTERLEAVED}_bias")
-        return {name: gate_and_up_in_turn(value, -1) if biased else value}
+        turned = _is_interleaved_bias(name) and name.removesuffix(_BIAS) in quantized
+        return {name: gate_and_up_in_turn(value, -1) if turned else value}
     codes, scale = value.codes, value.scale
     if name.endswith(_INTERLEAVED):
         codes, scale = gate_and_up_in_turn(codes, -2), gate_and_up_in_turn(scale, -2)

@@ -10,7 +10,7 @@ config.json.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -150,7 +150,7 @@ def refuses(name: str, format: Format, shape: tuple[int, ...]) -> str | None:
     return None
 
 
-def split(name: str, value: QTensor | Tensor) -> dict[str, Tensor]:
+def split(name: str, value: QTensor | Tensor, quantized: Container[str]) -> dict[str, Tensor]:
     if isinstance(value, Tensor):
         return {name: value}
     parts = {
