@@ -91,6 +91,14 @@ def test_mxfp4_of_gpt_oss_is_written_as_it_is_published(tmp_path):
     assert all(torch.equal(found[name], copies[name]) for name in found)
 
 
+def test_layers_of_gpt_oss_that_are_quantised_already_stay_so(tmp_path):
+    """The gpt-oss dialect has them plain, so it is not the default for such a source."""
+    _, folder = convert(tmp_path, "gpt_oss", "mxfp8")
+    plan = plan_conversion(folder, Settings(bs.MXFP4))
+    assert plan.writer.NAME == "blockscale"
+    assert plan.formats.keys() == {GATE_UP, DOWN, "l.attn.weight"}
+
+
 @pytest.mark.parametrize("kept", [GATE_UP, DOWN])
 def test_experts_are_quantised_whole_or_not_at_all(kept, tmp_path):
     rules = parse_rules([f"{kept}=keep"])

@@ -158,7 +158,8 @@ def _default_dialect(
     """One that holds all that the blockscale dialect, which holds everything, would."""
     choices = choose_for(BLOCKSCALE)
     tensors = [(name, c.format, weights[name].shape) for name, c in choices.items() if c.format]
-    return default_dialect(tensors, config.get("model_type", ""))
+    quantized = {name for name, stored in weights.items() if stored.format is not None}
+    return default_dialect(tensors, config.get("model_type", ""), quantized)
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:

@@ -6,7 +6,7 @@ nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import cast
 
 from blockscale.checkpoint.dialects import (
@@ -104,14 +104,20 @@ def writable(name: str) -> WritableDialect:
 
 
 def default_dialect(
-    tensors: Iterable[tuple[str, Format, tuple[int, ...]]], model_type: str = ""
+    tensors: Iterable[tuple[str, Format, tuple[int, ...]]],
+    model_type: str = "",
+    never_plain: Container[str] = (),
 ) -> str:
     """compressed-tensors where it holds all of (name, format, shape): most engines read it.
 
-    MXFP4 for GPT-OSS is what that model is published in, and its other layers stay plain.
+    MXFP4 for GPT-OSS is what that model is published in, and its other layers stay plain: not those
+    of `never_plain`, which are quantised already.
     """
     tensors = list(tensors)
-    if model_type == "gpt_oss" and all(format == MXFP4 for _, format, _ in tensors):
+    if model_type == "gpt_oss" and all(
+        format == MXFP4 and not (name in never_plain and gpt_oss.refuses(name, format, shape))
+        for name, format, shape in tensors
+    ):
         return gpt_oss.NAME
     if all(compressed_tensors.refuses(*tensor) is None for tensor in tensors):
         return compressed_tensors.NAME
