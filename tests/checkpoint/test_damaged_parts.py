@@ -283,7 +283,8 @@ def test_gate_and_up_of_gpt_oss_have_as_many_rows(tmp_path, ends):
     rewrite_tensors(tmp_path / "x" / "model.safetensors", cut)
     with pytest.raises(ValueError, match=f"/x: {name}.*: gate and up must have as many rows"):
         load(tmp_path / "x")
-    odd = {name: weight[:, :3]} if "_blocks" in ends else {f"{name}_bias": bias[:, :3]}
+    whole = {name: weight, f"{name}_bias": bias}
+    odd = {name: weight[:, :3]} if "_blocks" in ends else {**whole, f"{name}_bias": bias[:, :3]}
     with pytest.raises(ValueError, match="gate and up must have as many rows"):
         save(odd, tmp_path / "y", dialect="gpt-oss")
 
