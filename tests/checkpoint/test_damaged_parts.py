@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import blockscale as bs
 from blockscale.checkpoint import Checkpoint, load, save
+from blockscale.checkpoint.dialects import compressed_tensors
 from checkpoint.damage import rewrite_json, rewrite_tensors
 
 
@@ -193,6 +194,24 @@ def test_weights_for_transformed_activations_are_refused(tmp_path, transforms, m
     else:
         with pytest.raises(ValueError, match=message):
             load(folder)
+
+
+@pytest.mark.parametrize("symmetric", [True, False, None])
+def test_weights_with_zero_points_are_refused(tmp_path, symmetric):
+    folder = one(tmp_path, "mxfp8", CT)
+    rewrite_json(
+        folder / "config.json",
+        lambda c: c["quantization_config"]["config_groups"]["group_0"]["weights"].update(
+            symmetric=symmetric
+        ),
+    )
+    described = json.loads((folder / "config.json").read_text())["quantization_config"]
+    assert compressed_tensors.reads(described) == (symmetric is not False)
+    if symmetric is False:
+        with pytest.raises(ValueError, match="x: weights with zero points .* are not read"):
+            load(folder)
+    else:
+        assert load(folder).keys() == {"a.weight"}
 
 
 def with_input_scale(tmp_path, scale):

@@ -225,7 +225,15 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(64, 64, bias=False)
 
 
-@pytest.mark.parametrize("place", ["{0}_proj.{0}_scale", "{0}_scale"])  # ModelOpt's, and others'
+@pytest.mark.parametrize(
+    "place",
+    [
+        "{0}_proj.{0}_scale",  # ModelOpt's
+        "{0}_proj.{0}_bias",
+        "{0}_scale",  # compressed-tensors'
+        "{0}_zero_point",
+    ],
+)
 def test_scales_of_a_quantised_cache_are_not_used_and_named(tmp_path, place, capsys):
     weights = {
         f"{each}_proj.weight": bs.quantize(torch.randn(64, 64), "nvfp4", tensor_scale=0.01)

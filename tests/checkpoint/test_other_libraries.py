@@ -134,6 +134,45 @@ def test_we_write_and_compressed_tensors_reads(compressed_tensors, name, static,
     assert torch.equal(theirs, q.dequantize(theirs.dtype))
 
 
+def test_quantised_attention_says_nothing_of_weights(compressed_tensors, tmp_path):
+    """Its group of the description has the format "dense", and scales are beside the layers."""
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import (
+        QuantizationArgs,
+        QuantizationConfig,
+        QuantizationScheme,
+        apply_quantization_config,
+    )
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    model = tiny_model()
+    queries = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False)
+    attention = QuantizationScheme(targets=["LlamaAttention"], input_activations=queries)
+    linear = scheme_of(LABELS["mxfp8"], "MXFP8A16")
+    groups = {"weights": linear, "attention": attention}
+    apply_quantization_config(model, QuantizationConfig(config_groups=groups, ignore=["lm_head"]))
+    weights = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "weight_scale"):
+            blocks = module.weight.unflatten(-1, (-1, 32))
+            scale, _ = calculate_qparams(blocks.amin(-1), blocks.amax(-1), linear.weights)
+            module.weight_scale.data.copy_(scale)
+            weights[f"{name}.weight"] = module.weight.shape
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    model.save_pretrained(tmp_path / "x")
+    compressor.update_config(tmp_path / "x")
+    found = load(tmp_path / "x")
+    packed = {name: tuple(q.shape) for name, q in found.items() if isinstance(q, bs.QTensor)}
+    assert packed == weights
+    assert "model.layers.0.self_attn.q_scale" in found
+    twin = tiny_model()
+    bs.load_into(twin, tmp_path / "x")
+    name, layer = "model.layers.0.mlp.up_proj", model.model.layers[0].mlp.up_proj
+    theirs = compressor_of(LABELS["mxfp8"]).decompress(dict(layer.state_dict()), linear)["weight"]
+    assert torch.equal(twin.get_submodule(name).weight.dequantize(theirs.dtype), theirs)
+
+
 def test_transformers_loads_what_we_write(compressed_tensors, tmp_path):
     model = tiny_model()
     tensors = {

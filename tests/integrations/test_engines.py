@@ -251,6 +251,9 @@ def test_experts_one_by_one(tmp_path):
 
 NVFP4_LABEL = {"config_groups": {"0": {"format": "nvfp4-pack-quantized"}}}
 INT8_LABEL = {"config_groups": {"0": {"format": "int-quantized"}}}
+FP8_ATTENTION = {"format": "dense", "weights": None, "input_activations": {"num_bits": 8}}
+WITH_ATTENTION = {"config_groups": {**NVFP4_LABEL["config_groups"], "1": FP8_ATTENTION}}
+PRESET = {"config_groups": {"NVFP4": ["Linear"]}}
 ROTATED = {"transform_config": {"config_groups": {"R4": {"type": "hadamard"}}}}
 
 
@@ -275,7 +278,9 @@ def mixed(*algorithms):
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt_fp4", True, None, False),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, None, True, None, False),
         ({"quant_method": "compressed-tensors", **NVFP4_LABEL}, None, True, None, True),
+        ({"quant_method": "compressed-tensors", **WITH_ATTENTION}, None, True, None, True),
         ({"quant_method": "compressed-tensors", **INT8_LABEL}, None, True, None, False),
+        ({"quant_method": "compressed-tensors", **PRESET}, None, True, None, False),
         ({"quant_method": "compressed-tensors", **NVFP4_LABEL, **ROTATED}, None, True, None, False),
         (mixed("NVFP4", "MXFP8"), None, True, None, True),
         (mixed("NVFP4", "NVFP4_AWQ"), None, True, None, False),

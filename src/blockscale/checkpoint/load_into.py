@@ -35,7 +35,9 @@ EXPERT_ROLES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"} | {
     "w3": "up",
     "w2": "down",
 }
-_CACHE_SCALES = ("k_scale", "v_scale")  # of quantised key-value caches
+# Of quantised queries and key-value caches, as compressed-tensors and ModelOpt call them.
+_CACHE_SCALES = {f"{x}_{role}" for x in "qkv" for role in ("scale", "zero_point")}
+_CACHE_SCALES |= {"k_bias", "v_bias"}  # of ModelOpt's NVFP4_AFFINE
 _MOST_NAMES = 4
 
 
@@ -44,8 +46,8 @@ def load_into(model: nn.Module, path: str | Path) -> None:
 
     The names in the checkpoint must be those of the model. Layers on the meta device are filled
     too, so a large model can be built there first. The model is changed only if everything fits.
-    Scales of a quantised key-value cache are not used, which a warning says. A layer that has an
-    x_format keeps it; others get the one that the checkpoint states, if any.
+    Scales of quantised attention and of its key-value cache are not used, which a warning says. A
+    layer that has an x_format keeps it; others get the one that the checkpoint states, if any.
     """
     checkpoint = Checkpoint(path)
     tensors = {name: checkpoint.read(name) for name in checkpoint.tensors}

@@ -113,10 +113,29 @@ def _find_input_scale(files: Files, module: str, entry: Entry) -> Stored:
 
 
 def reads(described: Mapping[str, Any]) -> bool:
-    """Whether every group of layers has a format that is read here, and none is transformed."""
-    groups = (described.get("config_groups") or {}).values()
-    labels = {group.get("format") or described.get("format") for group in groups}
-    return bool(labels) and labels <= LABELS and not _transforms(described)
+    """Whether every group of weights has a format that is read here, and none is transformed."""
+    groups = described.get("config_groups")
+    if not isinstance(groups, dict) or not all(isinstance(g, dict) for g in groups.values()):
+        return False
+    weights = _groups_of_weights(groups)
+    labels = [group.get("format") or described.get("format") for group in weights]
+    read = bool(labels) and all(label in tuple(LABELS) for label in labels)
+    return read and not any(map(_has_zero_points, weights)) and not _transforms(described)
+
+
+def _groups_of_weights(groups: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Without those of attention alone, whose queries and caches are quantised and no weights."""
+    return [group for group in groups.values() if not _is_of_activations(group)]
+
+
+def _is_of_activations(group: Mapping[str, Any]) -> bool:
+    inputs, outputs = group.get("input_activations"), group.get("output_activations")
+    return group.get("weights") is None and not (inputs is None and outputs is None)
+
+
+def _has_zero_points(group: Mapping[str, Any]) -> bool:
+    weights = group.get("weights")
+    return isinstance(weights, dict) and weights.get("symmetric") is False
 
 
 def _transforms(described: Mapping[str, Any]) -> list[str]:
@@ -137,7 +156,12 @@ def _check_description(files: Files) -> None:
     groups = config.get("config_groups")
     if not isinstance(groups, dict) or not all(isinstance(g, dict) for g in groups.values()):
         raise ValueError(f"{files.path}: quantization_config has no config_groups")
-    for group in groups.values():
+    for group in _groups_of_weights(groups):
+        if _has_zero_points(group):
+            raise ValueError(
+                f"{files.path}: weights with zero points (symmetric: false) are not read: "
+                "quantise them symmetrically"
+            )
         label = group.get("format") or config.get("format")
         if label not in (*LABELS, _MIXED):
             raise ValueError(
