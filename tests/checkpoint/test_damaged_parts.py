@@ -273,7 +273,7 @@ NESTED = {**GOOD, "nested_offset": 0.5, "nested_blocksize": 256}
         ({**NESTED, "nested_offset": "1"}, {}, "nested_offset must be a number"),
         ({**NESTED, "nested_offset": float("nan")}, {}, "nested_offset must be a number"),
         ({"blocksize": 64, "shape": [4, 32]}, {}, "blocks of 64 that cross its rows of 32"),
-        ({"blocksize": 64, "shape": [2**40, 64]}, {}, "a.weight must have .* values"),
+        ({"blocksize": 64, "shape": [2**40, 64]}, {}, "a.weight must have .* bytes"),
         ({**GOOD, "nested_offset": 1.0}, {}, "is no state of a matrix"),
         ({**GOOD, "nested_offset": 1.0, "nested_blocksize": 256}, {}, "nested_absmax is missing"),
         (GOOD, {"absmax": torch.ones(3)}, "a.weight.absmax must have 2 values"),

@@ -348,3 +348,17 @@ def test_bitsandbytes_weights_decode_alike(kind, nested, block, tmp_path):
         assert torch.equal(q.dequantize(), theirs)
     save(found, tmp_path / "y")
     assert load(tmp_path / "y") == found
+
+
+@pytest.mark.parametrize("storage", ["int8", "bfloat16", "float32"])
+def test_bitsandbytes_weights_may_be_stored_in_any_dtype(storage, tmp_path):
+    """`bnb_4bit_quant_storage`: FSDP wants one dtype for all that it shards."""
+    functional = pytest.importorskip("bitsandbytes.functional")
+    packed, state = functional.quantize_4bit(
+        torch.randn(48, 256), quant_type="nf4", quant_storage=getattr(torch, storage)
+    )
+    stored = {f"a.weight.{k}": v for k, v in state.as_dict(packed=True).items()}
+    config = {"quant_method": "bitsandbytes", "bnb_4bit_quant_storage": storage}
+    folder = write(tmp_path / "x", {"a.weight": packed, **stored}, config)
+    found = load(folder)
+    assert torch.equal(found["a.weight"].dequantize(), functional.dequantize_4bit(packed, state))

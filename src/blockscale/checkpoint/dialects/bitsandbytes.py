@@ -1,6 +1,8 @@
 """bitsandbytes: nf4 and fp4, also with absmax quantised once more. Read, not written.
 
-    weight                                 U8 [n * k / 2, 1], high nibble first, rows run on
+    weight                                 U8 [n * k / 2, 1], high nibble first, rows run on; the
+                                           same bytes in another dtype, as bnb_4bit_quant_storage
+                                           says, so that FSDP shards them with plain weights
     weight.absmax                          F32 per block, or U8 codes of it
     weight.quant_map                       F32 [16], what each code means
     weight.nested_absmax, .nested_quant_map   decode the U8 absmax, in blocks of their own
@@ -56,21 +58,19 @@ def _find_weight(files: Files, state_name: str) -> Stored:
             "it with bitsandbytes first"
         )
     blocks = n * k // block
-    wanted = {"": n * k // 2, ".quant_map": 16}
+    wanted = {".quant_map": 16}
     if "nested_offset" in state:
         nested = -(-blocks // state["nested_blocksize"])
         wanted |= {".absmax": blocks, ".nested_absmax": nested, ".nested_quant_map": 256}
     else:
         wanted[".absmax"] = blocks
+    packed = _packed(files, name, n * k // 2)
     parts = {role: _part(files, name, role, count) for role, count in wanted.items()}
-    bytes_ = {
-        "": torch.uint8,
-        ".absmax": torch.uint8 if "nested_offset" in state else torch.float32,
-    }
+    bytes_ = {".absmax": torch.uint8 if "nested_offset" in state else torch.float32}
     for role, entry in parts.items():
         if entry.dtype != bytes_.get(role, torch.float32):
             raise ValueError(f"{files.path}: {entry.name} has dtype {entry.dtype}")
-    parts["state"] = files.entries[state_name]
+    parts = {"": packed, **parts, "state": files.entries[state_name]}
     format = named(_FORMATS[kind].replace(block=block))
     return Stored(name, (n, k), parts, partial(_assemble, format, state), format)
 
@@ -104,6 +104,19 @@ def _check_state(state: dict[str, Any]) -> None:
         raise ValueError(f"two codes make a byte, and its shape {shape} has an odd number")
 
 
+def _packed(files: Files, name: str, nbytes: int) -> Entry:
+    """Of whatever dtype: what counts are its bytes."""
+    entry = files.entries.get(name)
+    if entry is None:
+        raise ValueError(f"{files.path}: {name} has a quant_state and is missing: fetch it again")
+    if entry.nbytes != nbytes:
+        raise ValueError(
+            f"{files.path}: {entry.name} must have {nbytes} bytes, got {entry.dtype} "
+            f"{list(entry.shape)}"
+        )
+    return entry
+
+
 def _part(files: Files, name: str, role: str, count: int) -> Entry:
     entry = files.entries.get(name + role)
     if entry is None:
@@ -117,7 +130,7 @@ def _part(files: Files, name: str, role: str, count: int) -> Entry:
 
 def _assemble(format: Format, state: dict[str, Any], parts: Parts) -> QTensor:
     n, k = state["shape"]
-    packed = parts[""].flatten()
+    packed = parts[""].flatten().view(torch.uint8)
     nibbles = torch.stack([packed >> 4, packed & 15], -1).reshape(n, k)
     table, rank = _ascending(parts[".quant_map"])
     format = named(format.replace(codebook=table.tolist()))
