@@ -176,6 +176,20 @@ def test_experts_with_biases_come_back_from_a_saved_model(tmp_path):
     assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_biases_of_experts_have_the_dtype_of_the_model(tmp_path, loaded):
+    model = mixture(bias=True)
+    bs.quantize_(model, "mxfp8")
+    bs.save(model, tmp_path / "x")
+    fresh = mixture(bias=True).bfloat16()
+    for _ in range(1 + loaded):  # into plain experts, and into packed ones
+        bs.load_into(fresh, tmp_path / "x")
+    biases = dict(fresh.named_parameters())
+    assert {bias.dtype for bias in biases.values()} == {torch.bfloat16}
+    saved = dict(model.named_parameters())
+    assert all(torch.equal(biases[name], saved[name].bfloat16()) for name in saved)
+
+
 def test_missing_experts_are_named(tmp_path):
     q = bs.quantize(torch.randn(4, 64), "mxfp8")
     bs.save({"m.experts.1.up_proj.weight": q}, tmp_path / "x")

@@ -187,7 +187,8 @@ def _make_experts(
         raise ValueError(f"load_into: {name} needs gate, up and down, got {', '.join(parts)}")
     device = _device(there)
     activation, stacked = _way_of(name, there)
-    gate_bias, up_bias, down_bias = _biases(name, plain, device)
+    dtype = next((parameter.dtype for parameter in there.parameters()), None)
+    gate_bias, up_bias, down_bias = _biases(name, plain, device, dtype)
     return Experts.from_qtensors(
         parts["gate"].to(device),
         parts["up"].to(device),
@@ -212,8 +213,10 @@ def _way_of(name: str, there: nn.Module) -> tuple[str | Activation, bool]:
     return fused.activation, fused.stacked
 
 
-def _biases(name: str, plain: dict[str, Tensor], device: torch.device) -> list[Tensor | None]:
-    """Of gate, up and down; a fused one has all gates before all ups."""
+def _biases(
+    name: str, plain: dict[str, Tensor], device: torch.device, dtype: torch.dtype | None
+) -> list[Tensor | None]:
+    """Of gate, up and down, in the dtype of the model; a fused one has all gates before all ups."""
     fused = plain.pop(f"{name}.gate_up_proj_bias", None)
     gate, up = (None, None) if fused is None else fused.chunk(2, -1)
     found = (
@@ -221,7 +224,7 @@ def _biases(name: str, plain: dict[str, Tensor], device: torch.device) -> list[T
         plain.pop(f"{name}.up_bias", up),
         plain.pop(f"{name}.down_bias", plain.pop(f"{name}.down_proj_bias", None)),
     )
-    return [None if bias is None else bias.to(device) for bias in found]
+    return [None if bias is None else bias.to(device, dtype) for bias in found]
 
 
 # --- everything else ---
