@@ -142,7 +142,11 @@ def test_what_does_not_fit_is_kept_and_said(tmp_path):
         "a.experts.gate_up_proj": torch.randn(2, 8, 64),
         "a.experts.down_proj": torch.randn(2, 64, 32),
         "a.gate.weight": torch.randn(2, 64),
+        "a.gate.wg.weight": torch.randn(2, 64),
         "a.router.weight": torch.randn(2, 64),
+        "a.modality_router.weight": torch.randn(2, 64),
+        "a.rel_pos_emb.weight": torch.randn(8, 64),
+        "a.audio_bos_eos_token.weight": torch.randn(2, 64),
         "a.q_norm.weight": torch.randn(4, 64),
         "a.weight": torch.randn(8, 64).to(torch.int32),
         "a.f64.weight": torch.randn(8, 64).double(),
@@ -161,7 +165,11 @@ def test_what_does_not_fit_is_kept_and_said(tmp_path):
     assert "holds matrices [n, k], not [2, 8, 64]: a.experts.gate_up_proj" in out
     for line in (
         "kept, by default: *.gate.weight: a.gate.weight",
+        "kept, by default: *.gate.*: a.gate.wg.weight",
         "kept, by default: *.router.*: a.router.weight",
+        "kept, by default: *_router.weight: a.modality_router.weight",
+        "kept, by default: *_emb.weight: a.rel_pos_emb.weight",
+        "kept, by default: *_bos_eos_token.weight: a.audio_bos_eos_token.weight",
         "kept, by default: *norm*: a.q_norm.weight",
         "kept, its numbers are int32: a.weight",
         "kept, its numbers are float64: a.f64.weight",

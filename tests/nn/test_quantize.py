@@ -23,6 +23,22 @@ def test_heads_routers_embeddings_and_norms_are_kept_by_default():
     assert model(torch.arange(5)).shape == (5, 100)
 
 
+@pytest.mark.parametrize("path", ["gate.wg", "gate.router_mlp.fc1", "modality_router"])
+def test_routers_are_kept_by_whatever_name(path):
+    """Of HunYuan, Zaya and Gemma 3n."""
+    model = torch.nn.Module()
+    model.up_proj = torch.nn.Linear(64, 96)
+    *above, last = path.split(".")
+    inner = model
+    for name in above:
+        inner.add_module(name, torch.nn.Module())
+        inner = inner.get_submodule(name)
+    inner.add_module(last, torch.nn.Linear(64, 4))
+    report = bs.quantize_(model, bs.NVFP4)
+    assert formats_of(model) == {"up_proj": bs.NVFP4}
+    assert [layer.name for layer in report.kept] == [path]
+
+
 @pytest.mark.parametrize(
     ("where", "wanted"),
     [

@@ -28,6 +28,9 @@ _NOT_LINEAR = (
     "*embed*",
     "*wte.weight",
     "*wpe.weight",
+    "*_emb.weight",  # positions of Granite Speech, segments of Kosmos-2.5
+    "*_bos_eos_token.weight",  # Qwen2.5-Omni
+    "transformer.w.weight",  # CTRL
     "shared.weight",
     "*.shared.weight",
     "*relative_attention_bias.weight",
@@ -35,8 +38,10 @@ _NOT_LINEAR = (
     "*.score.weight",
     "*classifier*",
     "*.gate.weight",
+    "*.gate.*",  # layers of a router: HunYuan, Zaya
     "*.shared_expert_gate.weight",
     "*.router.*",
+    "*_router.weight",
     "*norm*",
 )
 _EXPERTS = (

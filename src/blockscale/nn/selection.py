@@ -21,8 +21,10 @@ KEPT = (
     "*.score",
     "*.classifier",
     "*.gate",
+    "*.gate.*",  # layers of a router: HunYuan, Zaya
     "*.router",
     "*.router.*",
+    "*_router",
     "*.shared_expert_gate",
 )
 
