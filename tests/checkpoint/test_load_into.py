@@ -202,6 +202,18 @@ def test_missing_experts_are_named(tmp_path):
         bs.load_into(Toy(), tmp_path / "y")
 
 
+def test_experts_that_cannot_be_packed_are_to_be_kept(tmp_path):
+    """Nemotron-H has no gates, in a module of transformers' kind."""
+    q = {name: bs.quantize(torch.randn(4, 64, 64), "mxfp8") for name in ("up_proj", "down_proj")}
+    bs.save({f"experts.{name}": each for name, each in q.items()}, tmp_path / "x")
+    there = nn.Module()
+    for name in q:
+        there.register_parameter(name, nn.Parameter(torch.zeros(4, 64, 64)))
+    told = "experts are quantised, and Module has no gate_up_proj: keep them .*experts.*=keep"
+    with pytest.raises(TypeError, match=told):
+        bs.load_into(nn.ModuleDict({"experts": there}), tmp_path / "x")
+
+
 class Expert(nn.Module):
     def __init__(self):
         super().__init__()

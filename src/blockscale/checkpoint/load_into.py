@@ -183,10 +183,10 @@ def _make_experts(
     there = modules.get(name)
     if there is None or not (isinstance(there, Experts) or is_fused(there)):
         raise ValueError(f"load_into: {name} are quantised experts, and the model has none there")
+    activation, stacked = _way_of(name, there)
     if parts.keys() != {"gate", "up", "down"}:
         raise ValueError(f"load_into: {name} needs gate, up and down, got {', '.join(parts)}")
     device = _device(there)
-    activation, stacked = _way_of(name, there)
     dtype = next((parameter.dtype for parameter in there.parameters()), None)
     gate_bias, up_bias, down_bias = _biases(name, plain, device, dtype)
     return Experts.from_qtensors(
@@ -209,7 +209,10 @@ def _way_of(name: str, there: nn.Module) -> tuple[str | Activation, bool]:
         return there.activation, there.stacked
     fused = read_fused(there)
     if isinstance(fused, str):
-        raise TypeError(f"load_into: {name}: {fused}")
+        raise TypeError(
+            f"load_into: {name} are quantised, and {fused}: keep them plain, with "
+            "`blockscale quantize --layers '*.experts*=keep'`"
+        )
     return fused.activation, fused.stacked
 
 
