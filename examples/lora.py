@@ -79,7 +79,10 @@ def main(argv: list[str] | None = None) -> list[float]:
     model = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear"))
     model.print_trainable_parameters()
     losses = train(model, ids, arguments.steps)
-    console.print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps")
+    if losses:
+        console.print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps")
+    else:
+        console.print("no steps: the adapter is as it began, and adds nothing")
 
     model.save_pretrained(arguments.out)
     again = PeftModel.from_pretrained(
