@@ -197,6 +197,52 @@ def test_merging_says_what_it_costs_and_can_be_undone(logged):
     assert any(isinstance(m, bs.nn.Linear) for m in plain.modules())
 
 
+def biased_layer(bias):
+    """An adapter with a bias of its own on one layer, whose numbers are all at random."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 48, bias=bias), torch.nn.LayerNorm(48))
+    bs.quantize_(model, bs.MXFP8)
+    config = LoraConfig(r=4, target_modules=["0"], lora_bias=True, lora_alpha=12)
+    model = get_peft_model(model, config).eval()
+    layer = next(m for m in model.modules() if isinstance(m, LoraLinear))
+    for parameter in (*layer.lora_A.parameters(), *layer.lora_B.parameters()):
+        torch.nn.init.normal_(parameter)
+    return model, layer
+
+
+@pytest.mark.filterwarnings("ignore:merging quantises")
+def test_the_bias_of_an_adapter_is_merged_too():
+    model, layer = biased_layer(bias=True)
+    zeros, before = torch.zeros(1, 64), layer.base_layer
+    with torch.no_grad():
+        apart = model(zeros)
+        model.merge_adapter()
+        torch.testing.assert_close(model(zeros), apart)
+        model.unmerge_adapter()
+    assert layer.base_layer is before
+
+
+def test_the_bias_of_an_adapter_needs_one_to_be_merged_into():
+    model, layer = biased_layer(bias=False)
+    before = layer.base_layer
+    with pytest.raises(ValueError, match="keep the adapter apart"):
+        model.merge_adapter()
+    assert layer.base_layer is before and not layer.merged
+
+
+@pytest.mark.filterwarnings("ignore:merging quantises")
+def test_hooks_of_a_layer_see_it_merged_and_unmerged():
+    model = adapted(targets=["q_proj"])
+    seen = []
+    layer = next(m for m in model.modules() if isinstance(m, LoraLinear))
+    handle = layer.base_layer.register_forward_hook(lambda *_: seen.append(layer.merged))
+    with torch.no_grad():
+        for step in (model.merge_adapter, model.unmerge_adapter, handle.remove):
+            step()
+            model(TOKENS)
+    assert seen == [True, False]
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_dora_trains_lengths_of_rows(dropout):
     """It begins as nothing, and computes what the decoded layer with peft's own DoRA does."""

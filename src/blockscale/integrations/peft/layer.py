@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from blockscale.integrations.peft.dora import PackedDora, with_lengths
 from blockscale.nn import Linear
+from blockscale.nn.hooks import carry_hooks
 from blockscale.tensor import quantize
 
 logger = logging.getLogger(__name__)
@@ -122,13 +123,14 @@ class LoraLinear(_Adapter):
                 f"merging into {type(self.base_layer).__name__} around a packed weight: unload the "
                 "other adapter first"
             )
+        bias = self._bias_with(names, layer.bias)
         before = layer.dequantize()
         wanted = before
         for name in names:
             wanted = self._with_adapter(name, wanted)
         if safe_merge and not wanted.isfinite().all():
             raise ValueError("merge: an adapter makes weights that are not finite: it is broken")
-        merged = _requantized(layer, before, wanted)
+        merged = _requantized(layer, before, wanted, bias)
         if self._unmerged is None:
             self._unmerged = layer
         self.base_layer = merged
@@ -141,6 +143,19 @@ class LoraLinear(_Adapter):
         unmerged = self.get_base_layer() if self._unmerged is None else self._unmerged
         lengths = self.lora_magnitude_vector[name].weight
         return with_lengths(lengths, unmerged.dequantize() + change, weight + change)
+
+    def _bias_with(self, names: list[str], bias: Tensor | None) -> Tensor | None:
+        """The bias of the layer with those that adapters have (`lora_bias`)."""
+        added = [(self.lora_B[name].bias, self.scaling[name]) for name in names]
+        changes = [scaling * change for change, scaling in added if change is not None]
+        if not changes:
+            return bias
+        if bias is None:
+            raise ValueError(
+                "merge: adapters with lora_bias=True have a bias, and the layer has none to add it "
+                "to: keep the adapter apart"
+            )
+        return sum(changes, bias.float()).to(bias.dtype)
 
     def unmerge(self) -> None:
         if self._unmerged is None:
@@ -163,8 +178,8 @@ def _refuse(config: Any) -> None:
         )
 
 
-def _requantized(layer: Linear, before: Tensor, wanted: Tensor) -> Linear:
-    """A layer of the same format with other weights. Says what that costs."""
+def _requantized(layer: Linear, before: Tensor, wanted: Tensor, bias: Tensor | None) -> Linear:
+    """A layer of the same format with another weight and bias. Says what that costs."""
     format = layer.weight.format
     warnings.warn(
         f"merging quantises weights to {format} a second time, which can lose much of what an "
@@ -172,7 +187,8 @@ def _requantized(layer: Linear, before: Tensor, wanted: Tensor) -> Linear:
         f"logger {__name__} has the numbers of each layer (level INFO); unmerge() is exact",
         stacklevel=4,
     )
-    made = Linear.from_qtensor(quantize(wanted, format, scale="mse"), layer.bias, layer.x_format)
+    made = Linear.from_qtensor(quantize(wanted, format, scale="mse"), bias, layer.x_format)
+    carry_hooks(layer, made.train(layer.training))
     error, change = (made.dequantize() - wanted).norm(), (wanted - before).norm()
     logger.info(
         "merged into %s: the change is %.2e of the weight, rounding %.2e of it and %.0f%% of the "
