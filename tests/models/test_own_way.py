@@ -69,6 +69,14 @@ def test_other_calls_go_the_way_of_the_model():
     assert isinstance(copied.model.__dict__["forward"], FastDecoder)
 
 
+def test_tokens_and_embeddings_at_once_are_refused_as_the_model_refuses_them():
+    model = tiny()
+    bs.optimize_(model, head=False, x_format=None)
+    ids = TOKENS[:, :6]
+    with torch.inference_mode(), pytest.raises(ValueError, match="exactly one of input_ids"):
+        model(ids, inputs_embeds=model.model.embed_tokens(ids))
+
+
 @pytest.mark.parametrize("wide", ["norm", "layers.2.post_attention_layernorm"])
 def test_a_wide_norm_after_all_keys_leaves_the_cache_as_the_model_has_it(wide):
     """A call that goes the model's own way finds keys of its queries' dtype."""

@@ -29,6 +29,8 @@ def is_taken(
     use_cache: bool | None = None,
     **rest: Any,
 ) -> bool:
+    if (input_ids is None) == (inputs_embeds is None):
+        return False  # the model itself says that it wants one of the two
     given = inputs_embeds if input_ids is None else input_ids
     if given is None or given.shape[0] != 1 or not given.shape[1]:
         return False
