@@ -123,6 +123,25 @@ def test_sizes(tmp_path):
     assert model_bytes(quantized) == 4 * rest + linear * 8.25 / 8
 
 
+def test_layers_that_are_kept_count_among_the_bits_of_linear_layers(folder):
+    model = load_model(folder, torch.bfloat16)
+    mixed = Recipe.parse("*.mlp.*=keep,mxfp8").copy_of(model)
+    attention, mlp = 2 * 64 * 64 + 2 * 32 * 64, 3 * 96 * 64
+    wanted = (8.25 * attention + 16 * mlp) / (attention + mlp)
+    assert bits_per_weight(mixed) == pytest.approx(wanted)
+    bs.quantize_(mixed, bs.MXFP8, importance=None)
+    assert bits_per_weight(mixed) == 8.25  # the head, which is kept, is left out
+
+
+def test_adapters_do_not_count_among_the_bits_of_linear_layers(folder):
+    peft = pytest.importorskip("peft")
+    model = load_model(folder, torch.float32)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj", "v_proj"]))
+    assert bits_per_weight(adapted) == 32
+    bs.quantize_(adapted, bs.MXFP8, importance=None)
+    assert bits_per_weight(adapted) == 8.25
+
+
 def test_judge_puts_it_together(folder):
     model = load_model(folder, torch.float32)
     models = {"it": model, "small": Recipe.parse("kbit2").copy_of(model)}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from blockscale.nn.adapters import find_adapter
+from blockscale.nn.fused import is_fused
 from blockscale.nn.packed import PackedModule
+from blockscale.nn.selection import selector
+from blockscale.tensor import QTensor
 
 
 def model_bytes(model: nn.Module) -> int:
@@ -25,11 +29,19 @@ def is_quantized(model: nn.Module) -> bool:
 
 
 def bits_per_weight(model: nn.Module) -> float:
-    """Of the linear layers and experts: the head and embeddings, mostly kept, are left out."""
+    """Of the linear layers and experts, packed or not. What `quantize_` keeps by default (heads,
+    routers) and what peft has added count only where they are packed."""
     size = values = 0
-    packed = [module for module in model.modules() if isinstance(module, PackedModule)]
-    for q in chain.from_iterable(module.qtensors().values() for module in packed):
-        size, values = size + q.nbytes, values + prod(q.shape)
+    refuses = selector(None)
+    for name, module in model.named_modules():
+        weights: Iterable[QTensor | Tensor] = ()
+        if isinstance(module, PackedModule):
+            weights = module.qtensors().values()
+        elif isinstance(module, nn.Linear) or is_fused(module):
+            kept = refuses(name, module) or find_adapter(model, name)
+            weights = () if kept else [each for each in module.parameters(False) if each.dim() > 1]
+        for weight in weights:
+            size, values = size + weight.nbytes, values + prod(weight.shape)
     if values:
         return 8 * size / values
     return 8 * next(model.parameters()).element_size()

@@ -22,6 +22,16 @@ def adapted_name(name: str) -> str:
 
 def why_adapter(model: nn.Module, name: str) -> str | None:
     """Why a layer has to stay plain: it is an adapter, or one that reads its weight is around."""
+    if adapter := find_adapter(model, name):
+        return adapter
+    around, _, child = name.rpartition(".")
+    if child == "base_layer" and _reads_weight(model.get_submodule(around)):
+        return "its weight is read by the adapter around it"
+    return None
+
+
+def find_adapter(model: nn.Module, name: str) -> str | None:
+    """The adapter that a layer is, or is a part of; None where it is of none."""
     around, path = model, ""
     for child in name.split("."):
         children = around._modules
@@ -29,10 +39,8 @@ def why_adapter(model: nn.Module, name: str) -> str | None:
             return f"an adapter of {path or type(model).__name__}"
         if "original_module" in children and child == "modules_to_save":
             return "an adapter: trained in the place of original_module"
-        above, around = around, around.get_submodule(child)
+        around = around.get_submodule(child)
         path = f"{path}.{child}" if path else child
-    if child == "base_layer" and _reads_weight(above):
-        return "its weight is read by the adapter around it"
     return None
 
 
