@@ -265,6 +265,19 @@ def test_only_what_is_quantised_is_measured(llama):
     assert "as given, in all but 1 of 2 weights" in str(report)
 
 
+def test_a_layer_in_two_places_may_be_named_by_either():
+    """The report has the first, and importance may come from a model that has the second alone."""
+    shared = torch.nn.Linear(64, 32)
+    columns = torch.logspace(-3, 3, 64)
+    made = []
+    for name in ("first", "second"):
+        model = torch.nn.ModuleDict({"first": shared, "second": shared})
+        (layer,) = bs.quantize_(model, bs.KBIT3, importance={name: columns}).quantized
+        assert layer.weighted
+        made.append(model["first"].weight)
+    assert made[0] == made[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -77,7 +77,7 @@ def find_importance(
         return Found({}, "importance=None" if scale == "mse" else "")
     if isinstance(given, Mapping):
         _check_names(model, given, plan)
-        return Found(given, "as given")
+        return Found(_by_first_name(model, given, plan), "as given")
     modules = {
         names[0]: model.get_submodule(names[0])
         for names, decision, _ in plan
@@ -155,6 +155,23 @@ def _check_names(model: nn.Module, given: Mapping[str, Tensor], plan: Sequence[S
                 f"quantize_: importance of {name} must be {[k]}"
                 f"{f' or {[*lead, k]}' if lead else ''}, got {list(values.shape)}"
             )
+
+
+def _by_first_name(
+    model: nn.Module, given: Mapping[str, Tensor], plan: Sequence[Step]
+) -> dict[str, Tensor]:
+    """A layer in several places is quantised by the name of the first."""
+    found = dict(given)
+    for names, _, _ in plan:
+        module = model.get_submodule(names[0])
+        for name in names[1:]:
+            pairs = zip(weights_of(names[0], module), weights_of(name, module), strict=True)
+            found |= {
+                first.name: given[other.name]
+                for first, other in pairs
+                if other.name in given and first.name not in given
+            }
+    return found
 
 
 def check_numbers(origin: str, name: str, values: Tensor) -> None:
