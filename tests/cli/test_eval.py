@@ -103,6 +103,24 @@ def test_a_quantised_folder_beside_its_source(folder, quantised, text_options):
     assert alone["divergence"] is None
 
 
+@pytest.mark.parametrize("name", ["original", "nvfp4", "small"])
+def test_a_folder_is_judged_as_itself_whatever_it_is_called(
+    folder, quantised, text_options, monkeypatch, name
+):
+    """As the reference, as a copy, or by a path that has no name."""
+    moved = quantised.rename(quantised.with_name(name))
+    monkeypatch.chdir(moved)
+    copies = ("--reference", folder, *text_options, "--format", "nvfp4", "--json")
+    original, stored, copy = json.loads(run(".", *copies))
+    called = "small" if name == "small" else str(moved)
+    assert [each["name"] for each in (original, stored, copy)] == ["original", called, "nvfp4"]
+    assert (original["bits_per_weight"], original["divergence"]) == (32, 0)
+    assert stored["bits_per_weight"] < 5
+    assert stored["divergence"] > 0
+    (alone,) = json.loads(run(".", *text_options, "--json"))
+    assert alone["name"] == name
+
+
 def test_inputs_of_quantised_layers_alone_are_quantised(folder, quantised, text_options):
     plain, stored = json.loads(run(quantised, "--reference", folder, *text_options, "--json"))
     int8 = ("--x-format", "int8", "--json")
@@ -133,6 +151,7 @@ def test_the_picture(folder, text_options, tmp_path, suffix):
         ((".",), "is not a model: it has no config.json"),
         (("MODEL", "--format", "nvpf4"), "did you mean 'nvfp4'?"),
         (("MODEL", "--text", "short"), "the text has only 2 tokens and 20000 are wanted"),
+        (("MODEL", "--text", "word"), "has 1 of the 2 tokens that predicting takes"),
         (("MODEL", "--text", "nowhere"), "No such file"),
         (("MODEL", "--tokens", 1), "Invalid value for '--tokens'"),
         (("MODEL", "--tokens", 9, "--stride", 999), "windows of 512 tokens cannot move by 999"),
@@ -149,6 +168,7 @@ def test_bad_arguments_are_one_clear_error(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_text("low bit")
+    (tmp_path / "word").write_text("low")
     places = {"MODEL": folder, "SMALL": quantised}
     assert message in failing(monkeypatch, capsys, *(places.get(arg, arg) for arg in args))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import isnan
@@ -107,14 +108,20 @@ def _models(
             raise ValueError(f"--reference {reference} is quantised itself")
         if recipes:
             raise ValueError(f"{path} is quantised already: --format needs the unquantised model")
-        return {path.name: first}, None
+        return {_name(path): first}, None
     models = {_ORIGINAL: first}
     if reference is not None:
-        models[path.name] = load(path, x_format=x_format)
+        models[_name(path, _ORIGINAL, *(recipe.text for recipe in recipes))] = load(path, x_format=x_format)
     importance = measure_importance(first) if recipes else None
     for recipe in recipes:
         models[recipe.text] = recipe.copy_of(first, x_format=x_format, importance=importance)
     return models, _ORIGINAL
+
+
+def _name(path: Path, *others: str) -> str:
+    """Of a folder, short; in full where it has the name of another model."""
+    whole = Path(os.path.abspath(path))  # "." has no name
+    return str(whole) if whole.name in ("", *others) else whole.name
 
 
 def _table(found: Sequence[Quality], title: str) -> NamedRows:

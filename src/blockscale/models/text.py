@@ -24,6 +24,10 @@ def tokenize(tokenizer: Any, text: str | Path | None, tokens: int) -> Tensor:
     if isinstance(text, Path):
         text = _read(text)
     ids = tokenizer(python_reference() if text is None else text)["input_ids"][:tokens]
+    if len(ids) < min(tokens, 2):
+        raise ValueError(
+            f"the text has {len(ids)} of the 2 tokens that predicting takes: use a longer one"
+        )
     if len(ids) < tokens:
         raise ValueError(
             f"the text has only {len(ids)} tokens and {tokens} are wanted: use a longer one, or "
