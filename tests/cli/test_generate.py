@@ -54,6 +54,22 @@ def test_an_optimised_model_says_what_was_changed(folder):
     assert "round x to int8" in result.stderr
 
 
+def test_a_pattern_that_fits_no_layer_is_said(folder):
+    with pytest.warns(UserWarning, match="no layer got its format from '\\*.v_porj'"):
+        run(folder, "--prompt", "low", "--max-tokens", 1, "--format", "*.v_porj=keep,mxfp8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--optimize",), "is not quantised: add a format, as in --format kbit4"),
+        (("--format", "nvfp4", "--optimize", "--x-format", "nvfp4"), "leave --x-format nvfp4 out"),
+    ],
+)
+def test_what_optimize_needs_is_said(folder, monkeypatch, capsys, options, message):
+    assert message in failing(monkeypatch, capsys, folder, "--prompt", "low", *options)
+
+
 def test_quantised_on_load_and_by_quantize(folder, tmp_path):
     on_load = run(folder, "--prompt", "low bit", "--max-tokens", 6, "--format", "mxfp8")
     assert "8.25 bits each" in on_load.stderr

@@ -1,5 +1,6 @@
 """Loading, recipes, decoding of weights, sizes, text and generation."""
 
+import re
 import sys
 
 import pytest
@@ -91,6 +92,9 @@ def test_recipes(folder):
     assert not is_quantized(model)
     with pytest.raises(ValueError, match="did you mean 'kbit3'"):
         Recipe.parse("*.o_proj=kbti3")
+    for twice, pattern in (("kbit4,kbit5", "*"), ("*.o_proj=keep,*.o_proj=kbit4,kbit5", "*.o_proj")):
+        with pytest.raises(ValueError, match=re.escape(f"two formats for '{pattern}'")):
+            Recipe.parse(twice)
 
 
 def test_decoded_layers_compute_what_the_kernels_do(folder):

@@ -39,6 +39,8 @@ def generate_text(
     if dtype is not None:
         check_name("--dtype", dtype, DTYPES)
     find_x_format(x_format)
+    if optimize and x_format not in (None, "int8"):
+        raise ValueError(f"--optimize rounds x to int8: leave --x-format {x_format} out")
 
     from blockscale import models
     from blockscale.runtime import resolve_device
@@ -52,6 +54,8 @@ def generate_text(
         if models.is_quantized(model):
             raise ValueError(f"{path} is quantised already: --format needs the unquantised model")
         recipe.apply_(model, x_format=x_format)
+    if optimize and not models.is_quantized(model):
+        raise ValueError(f"--optimize: {path} is not quantised: add a format, as in --format kbit4")
     if optimize:
         out.note(str(models.optimize_(model, x_format=x_format or "int8")))
     written = models.generate(model, tokenizer, prompt, max_tokens, chat=chat, on_text=out.write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,11 @@ class Recipe:
         formats: dict[str, Format | None] = {}
         for part in listed.split(","):
             pattern, _, name = part.rpartition("=")
+            if (pattern or "*") in formats:
+                raise ValueError(
+                    f"{text!r} has two formats for {pattern or '*'!r}, and the first that fits a "
+                    "name counts: leave one out"
+                )
             formats[pattern or "*"] = None if name == _KEEP else find_format(name)
         return cls(text, formats, fit=listed != text)
 
@@ -45,8 +51,9 @@ class Recipe:
         importance: Importance = RANDOM,
         progress: bool | None = None,
     ) -> Report:
-        """Quantise a model in place, block scales searched. The rest is as in `quantize_`."""
-        return quantize_(
+        """Quantise a model in place, block scales searched. The rest is as in `quantize_`. Warns of
+        patterns that no layer got its format from."""
+        report = quantize_(
             model,
             dict(self.formats),
             x_format=x_format,
@@ -54,6 +61,10 @@ class Recipe:
             importance=importance,
             progress=progress,
         )
+        if report.unused_patterns:
+            listed = ", ".join(map(repr, report.unused_patterns))
+            warnings.warn(f"{self.text}: no layer got its format from {listed}", stacklevel=2)
+        return report
 
     def copy_of(
         self,
