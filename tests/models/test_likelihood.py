@@ -111,3 +111,9 @@ def test_standard_errors():
     assert standard_error(repeated, 1) < standard_error(values, 1) / 3
     score = Score(values + 3, None, 1)
     assert score.perplexity_error == pytest.approx(score.perplexity * standard_error(values, 1))
+
+
+def test_a_model_that_is_lost_has_an_infinite_perplexity():
+    lost, sure = (Score(torch.full((8,), loss).double(), None, 4) for loss in (800.0, 1.0))
+    assert lost.perplexity == lost.ratio(sure) == math.inf
+    assert sure.ratio(lost) == 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import exp, nan, sqrt
+from math import nan, sqrt
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +44,7 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        return exp(self.losses.mean())
+        return self.losses.mean().exp().item()
 
     @property
     def perplexity_error(self) -> float:
@@ -61,7 +61,7 @@ class Score:
 
     def ratio(self, reference: Score) -> float:
         """Of perplexities."""
-        return exp((self.losses - reference.losses).mean())
+        return (self.losses - reference.losses).mean().exp().item()
 
     def ratio_error(self, reference: Score) -> float:
         """From the differences token by token: what is hard for both models cancels."""
