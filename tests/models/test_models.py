@@ -190,6 +190,31 @@ def test_generation_stops_at_the_end_token(folder):
     assert written.tokens == (first,)
 
 
+def learnt_positions():
+    """A model of 16 tokens and 24 positions."""
+    import transformers
+
+    sizes = {"vocab_size": 16, "n_positions": 24, "n_embd": 32, "n_layer": 1, "n_head": 2}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
+
+
+def test_positions_that_a_model_has_not_are_said(folder):
+    model, tokenizer = learnt_positions(), load_tokenizer(folder)
+    ids = torch.randint(2, 12, (60,))
+    with pytest.raises(ValueError, match="GPT2LMHeadModel has 24 positions, and 32 tokens"):
+        compare({"it": model}, ids, length=32)
+    assert compare({"it": model}, ids, length=24)["it"].tokens == 59
+    with pytest.raises(ValueError, match="and 25 tokens are to be read together"):
+        generate(model, tokenizer, "low bit", 30)
+    assert len(generate(model, tokenizer, "low bit", 23).tokens) == 23
+
+
+def test_tokens_that_a_model_has_not_are_said():
+    ids = torch.tensor([3, 4, 16, 5])
+    with pytest.raises(ValueError, match="embeds 16 tokens, and the text has number 16"):
+        compare({"it": learnt_positions()}, ids)
+
+
 def test_chat_templates_are_used_where_wanted(tmp_path):
     template = "{{ messages[0]['content'] }}{% if add_generation_prompt %} so on and on{% endif %}"
     folder = write_tiny(tmp_path / "chat", template=template)

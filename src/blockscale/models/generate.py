@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blockscale.models.limits import embedded
+
 _UNFINISHED = "\ufffd"  # what a tokenizer gives for half of a character
 
 
@@ -55,7 +57,8 @@ def generate(
     begin = first = time.perf_counter()
     cache, step = None, ids
     while len(written) < max_tokens:
-        token, cache = next_token(model, step, cache)
+        with embedded(model, step, ids.shape[1] + len(written)):
+            token, cache = next_token(model, step, cache)
         if not written:
             first = time.perf_counter()
         written.append(token)

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from blockscale.models.limits import embedded
+
 _LOGITS = 1 << 26  # numbers that a batch may have: 256 MB in float32
 _ROWS = 256  # whose distributions are compared together
 
@@ -143,7 +145,8 @@ def _batches(steps: list[Window], size: int) -> Iterator[list[Window]]:
 
 def _scored_logits(model: Any, context: Tensor, batch: list[Window]) -> Tensor:
     """[scored tokens of all windows, vocabulary]"""
-    logits = model(input_ids=context.to(model.device), use_cache=False).logits
+    with embedded(model, context, context.shape[1]):
+        logits = model(input_ids=context.to(model.device), use_cache=False).logits
     return torch.cat([each[-w.scored :] for each, w in zip(logits, batch, strict=True)])
 
 
