@@ -81,6 +81,27 @@ def test_the_index_lists_what_is_not_there(sharded):
         load(sharded)
 
 
+def test_an_index_whose_shards_are_gone_is_left_over_from_another_model(sharded, tmp_path):
+    """transformers removes shards that it replaces by one file, and leaves the index."""
+    for shard in sharded.glob("*.safetensors"):
+        shard.unlink()
+    newer = {"l0.weight": bs.quantize(torch.randn(4, 64), bs.MXFP4)}
+    save(newer, tmp_path / "one")
+    (tmp_path / "one" / "model.safetensors").rename(sharded / "model.safetensors")
+    assert load(sharded) == newer
+
+
+@pytest.mark.fault(
+    "a folder has a model in one file and another in shards with an index",
+    outcome="ValueError that names the two",
+)
+def test_two_models_in_a_folder(sharded, tmp_path):
+    save({"l0.weight": bs.quantize(torch.randn(4, 64), bs.MXFP4)}, tmp_path / "one")
+    (tmp_path / "one" / "model.safetensors").rename(sharded / "model.safetensors")
+    with pytest.raises(ValueError, match="has two models, model.safetensors and the shards"):
+        load(sharded)
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_of_a_tensor_in_two_shards_the_one_that_the_index_names_is_read(tmp_path, which):
     shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

@@ -15,10 +15,13 @@ from blockscale.tensor import QTensor, cat, part_range
 
 
 class Checkpoint:
-    """`tensors` is known from headers alone; `read` brings one tensor into memory."""
+    """`tensors` is known from headers alone; `read` brings one tensor into memory.
 
-    def __init__(self, path: str | Path) -> None:
-        self.files = Files(path)
+    names   of the files of a folder, where others know which; see `Files`
+    """
+
+    def __init__(self, path: str | Path, names: Sequence[str] | None = None) -> None:
+        self.files = Files(path, names)
         self.dialect: Dialect | None = dialect_of(self.files)
         self.tensors = _tensors(self.files, self.dialect)
 

@@ -1,7 +1,8 @@
 """Reading safetensors files that may be damaged or hostile, one tensor at a time.
 
 A checkpoint on disk is one `.safetensors` file, or a folder with `config.json` and either a single
-file or shards with an index. Everything that can be known without reading weights (headers, index,
+file or shards with an index. A folder may hold a second one, under other file names: then others
+say which files are wanted. Everything that can be known without reading weights (headers, index,
 config) is read and checked when it is opened; a tensor is mapped from its file when it is asked
 for.
 """
@@ -66,9 +67,12 @@ class Entry:
 
 
 class Files:
-    """An opened checkpoint: its config, and its tensors by name, in the order of the files."""
+    """An opened checkpoint: its config, and its tensors by name, in the order of the files.
 
-    def __init__(self, path: str | Path) -> None:
+    names   of the files that are wanted of a folder; None: those that it has by the usual names
+    """
+
+    def __init__(self, path: str | Path, names: Sequence[str] | None = None) -> None:
         self.path = Path(path)
         self._read: dict[str, dict[str, Any] | None] = {}  # JSON files by name; None: not there
         if self.path.is_file():
@@ -76,7 +80,7 @@ class Files:
             self._open = {self.path.name: open_safetensors(self.path)}
         else:
             self.members = _members(self.path)
-            shards, index = self._locate()
+            shards, index = self._locate(names)
             self._open = {name: open_safetensors(self.folder / name) for name in shards}
         self.entries = {
             entry.name: entry
@@ -127,13 +131,27 @@ class Files:
             self._read[name] = None if path is None else read_json(path, limits)
         return self._read[name]
 
-    def _locate(self) -> tuple[list[str], Mapping[str, str] | None]:
+    def _locate(
+        self, wanted: Sequence[str] | None
+    ) -> tuple[list[str], Mapping[str, str] | None]:
         """The names of the shards in a folder, and the index where there is one."""
-        index = self.json(INDEX)
-        if index is not None:
+        index, single = self.json(INDEX), self.members.find(SINGLE) is not None
+        listed = _listed(index)
+        if wanted is not None and {*wanted} not in ({SINGLE}, listed):
+            for name in wanted:
+                self.members.find(name)
+            return list(wanted), None
+        # transformers leaves the index where it writes one file over the shards of a model, and the
+        # file where it writes shards over it.
+        if index is not None and (not single or listed & {*self.members.names()}):
             weight_map = _weight_map(self.members, index)
+            if single and SINGLE not in listed:
+                raise ValueError(
+                    f"{self.path} has two models, {SINGLE} and the shards that {INDEX} lists: "
+                    "remove the older one"
+                )
             return sorted(set(weight_map.values())), weight_map
-        if self.members.find(SINGLE) is not None:
+        if single:
             return [SINGLE], None
         found = [name for name in self.members.names() if name.endswith(".safetensors")]
         if len(found) != 1:
@@ -165,6 +183,13 @@ def _members(path: Path) -> Members:
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such file or folder")
     return Members(path)
+
+
+def _listed(index: Mapping[str, Any] | None) -> set[str]:
+    """The files in which an index places tensors, as far as it is one."""
+    weight_map = (index or {}).get("weight_map")
+    files = weight_map.values() if isinstance(weight_map, dict) else ()
+    return {file for file in files if isinstance(file, str)}
 
 
 def _weight_map(members: Members, content: Mapping[str, Any]) -> dict[str, str]:

@@ -115,6 +115,38 @@ def test_a_model_is_saved_over_itself(tmp_path):
     assert torch.equal(logits(load(tmp_path / "q")), logits(model))
 
 
+@pytest.mark.parametrize("shard_size", ["5GB", "40KB"])
+def test_of_two_variants_in_a_folder_the_one_that_is_asked_for_is_loaded(tmp_path, shard_size):
+    """Packed layers and the rest of the model are read from the same files."""
+    variants = {}
+    for name in (None, "b"):
+        variants[name] = model = tiny("Llama")
+        bs.quantize_(model, bs.MXFP8, importance=None)
+        model.save_pretrained(tmp_path, variant=name, max_shard_size=shard_size)
+    assert not torch.equal(logits(variants[None]), logits(variants["b"]))
+    for name, model in variants.items():
+        assert torch.equal(logits(load(tmp_path, variant=name)), logits(model))
+
+
+def test_a_packed_model_is_saved_over_the_shards_of_another(tmp_path):
+    model = tiny("Llama")
+    model.save_pretrained(tmp_path, max_shard_size="40KB")
+    bs.quantize_(model, bs.MXFP8, importance=None)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(load(tmp_path)), logits(model))
+
+
+def test_shards_that_were_saved_beside_an_older_file_are_not_mixed_with_it(tmp_path):
+    for shard_size in ("5GB", "40KB"):
+        model = tiny("Llama")
+        bs.quantize_(model, bs.MXFP8, importance=None)
+        model.save_pretrained(tmp_path, max_shard_size=shard_size)
+    with pytest.raises(ValueError, match="has two models"):
+        load(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert torch.equal(logits(load(tmp_path)), logits(model))
+
+
 def test_a_loaded_model_is_saved_for_other_engines(tmp_path):
     pytest.importorskip("compressed_tensors")
     tiny("Llama").save_pretrained(tmp_path / "x")

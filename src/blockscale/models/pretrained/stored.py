@@ -73,8 +73,10 @@ class StoredWeights:
     """The packed layers of one checkpoint, on their way into one model."""
 
     def __init__(self, model: Any, checkpoint_files: Iterable[str]) -> None:
-        folder = Path(next(iter(checkpoint_files))).parent
-        self.checkpoint = Checkpoint(folder)
+        files = [Path(each) for each in checkpoint_files]
+        folder = files[0].parent
+        # Those of which transformers loads the rest: of two variants in a folder, say.
+        self.checkpoint = Checkpoint(folder, [file.name for file in files])
         self.places = _find_places(model, self.checkpoint)
         if not self.places:
             raise ValueError(
