@@ -295,3 +295,27 @@ def test_mistakes_are_named():
         make(gate, up, down, activation="tanh")
     with pytest.raises(ValueError, match=r"divisible by 32, got 16"):
         bs.nn.Experts(2, 64, 16, bs.NVFP4, x_format=bs.MXFP8)
+
+
+@pytest.mark.parametrize(
+    ("x", "index", "weights", "message"),
+    [
+        ((4, H // 2), (2, TOP), (2, TOP), r"must be \[..., 64\], got \[4, 32\]"),
+        ((4, H), (3, TOP), (3, TOP), r"top_k_index must be \[4, 2\], .* got \[3, 2\]"),
+        ((4, H), (4, TOP), (4, 1), r"top_k_weights must be \[4, 2\], .* got \[4, 1\]"),
+        ((2, 2, H), (4, TOP), (2, TOP), r"\[4, 2\], a row for each .*\[2, 2, 64\], got \[2, 2\]"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(x, index, weights, message):
+    """As many numbers may be there as rows of the right width would have."""
+    module = experts_of(bs.NVFP4)
+    index = torch.zeros(index, dtype=torch.int64)
+    with pytest.raises(ValueError, match=message):
+        module(torch.randn(x), index, torch.ones(weights))
+
+
+def test_stacked_rows_are_as_many_for_each_expert():
+    module = experts_of(bs.NVFP4, stacked=True)
+    assert module(torch.randn(2 * E, H)).shape == (2 * E, H)
+    with pytest.raises(ValueError, match="as many rows for each of 5 experts, got 11 in all"):
+        module(torch.randn(11, H))

@@ -166,12 +166,29 @@ class Experts(PackedModule):
         top_k_index: Tensor | None = None,  # [..., top]; numbers that no expert has are nobody's
         top_k_weights: Tensor | None = None,  # [..., top]
     ) -> Tensor:
+        if hidden_states.shape[-1:] != (self.hidden,):  # rows of another width would be cut anew
+            raise ValueError(
+                f"Experts: hidden_states must be [..., {self.hidden}], got "
+                f"{list(hidden_states.shape)}"
+            )
         if self.stacked:
             x = hidden_states.reshape(-1, self.hidden)
+            if len(x) % self.num_experts:
+                raise ValueError(
+                    f"Experts: stacked hidden_states must have as many rows for each of "
+                    f"{self.num_experts} experts, got {len(x)} in all"
+                )
             index = experts_of_stacked(x, self.num_experts)[:, None]
             return self._routed(x, index, x.new_ones(index.shape)).reshape(hidden_states.shape)
         if top_k_index is None or top_k_weights is None:
             raise TypeError("Experts: top_k_index and top_k_weights are needed: who gets each row")
+        rows, top = hidden_states.shape[:-1].numel(), top_k_index.shape[-1]
+        for name, given in (("top_k_index", top_k_index), ("top_k_weights", top_k_weights)):
+            if given.shape[-1] != top or given.shape[:-1].numel() != rows:
+                raise ValueError(
+                    f"Experts: {name} must be [{rows}, {top}], a row for each of hidden_states "
+                    f"{list(hidden_states.shape)}, got {list(given.shape)}"
+                )
         return self._routed(hidden_states, top_k_index, top_k_weights)
 
     def _routed(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
