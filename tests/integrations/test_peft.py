@@ -227,7 +227,8 @@ def test_the_bias_of_an_adapter_needs_one_to_be_merged_into():
     before = layer.base_layer
     with pytest.raises(ValueError, match="keep the adapter apart"):
         model.merge_adapter()
-    assert layer.base_layer is before and not layer.merged
+    assert layer.base_layer is before
+    assert not layer.merged
 
 
 @pytest.mark.filterwarnings("ignore:merging quantises")

@@ -131,9 +131,7 @@ class Files:
             self._read[name] = None if path is None else read_json(path, limits)
         return self._read[name]
 
-    def _locate(
-        self, wanted: Sequence[str] | None
-    ) -> tuple[list[str], Mapping[str, str] | None]:
+    def _locate(self, wanted: Sequence[str] | None) -> tuple[list[str], Mapping[str, str] | None]:
         """The names of the shards in a folder, and the index where there is one."""
         index, single = self.json(INDEX), self.members.find(SINGLE) is not None
         listed = _listed(index)

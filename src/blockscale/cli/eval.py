@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import isnan
@@ -111,7 +110,8 @@ def _models(
         return {_name(path): first}, None
     models = {_ORIGINAL: first}
     if reference is not None:
-        models[_name(path, _ORIGINAL, *(recipe.text for recipe in recipes))] = load(path, x_format=x_format)
+        others = _ORIGINAL, *(recipe.text for recipe in recipes)
+        models[_name(path, *others)] = load(path, x_format=x_format)
     importance = measure_importance(first) if recipes else None
     for recipe in recipes:
         models[recipe.text] = recipe.copy_of(first, x_format=x_format, importance=importance)
@@ -120,7 +120,7 @@ def _models(
 
 def _name(path: Path, *others: str) -> str:
     """Of a folder, short; in full where it has the name of another model."""
-    whole = Path(os.path.abspath(path))  # "." has no name
+    whole = path.resolve() if ".." in path.parts else path.absolute()  # "." has no name
     return str(whole) if whole.name in ("", *others) else whole.name
 
 

@@ -1,4 +1,4 @@
-"""What a model has embeddings for: so many tokens, and, where positions are learnt, so many of them.
+"""What a model has embeddings for: so many tokens, and so many positions, where those are learnt.
 
 torch says of both that an index is out of range.
 """

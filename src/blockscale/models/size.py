@@ -39,7 +39,8 @@ def bits_per_weight(model: nn.Module) -> float:
             weights = module.qtensors().values()
         elif isinstance(module, nn.Linear) or is_fused(module):
             kept = refuses(name, module) or find_adapter(model, name)
-            weights = () if kept else [each for each in module.parameters(False) if each.dim() > 1]
+            parameters = () if kept else module.parameters(recurse=False)
+            weights = [each for each in parameters if each.dim() > 1]
         for weight in weights:
             size, values = size + weight.nbytes, values + prod(weight.shape)
     if values:
