@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from math import exp, log
 from pathlib import Path
@@ -59,13 +59,14 @@ def read(paths: Iterable[str | Path]) -> list[Timed]:
     return found
 
 
+def choice(timed: Timed) -> Config:
+    """Of the configs that were timed, what the library chooses."""
+    return min(timed.times, key=lambda each: predicted(timed.problem, each).microseconds)
+
+
 def regret(timed: Timed) -> float:
-    """The time of the config that the library chooses over the best one's."""
-    return _regret(timed, lambda each: predicted(timed.problem, each).microseconds)
-
-
-def _regret(timed: Timed, expected: Callable[[Config], float]) -> float:
-    return timed.times[min(timed.times, key=expected)] / min(timed.times.values())
+    """The time of the chosen config over the best one's."""
+    return timed.times[choice(timed)] / min(timed.times.values())
 
 
 def fit(sweep: list[Timed], names: list[str]) -> Constants:
@@ -96,7 +97,10 @@ def told(sweep: list[Timed], constants: Constants) -> str:
     """With no correction."""
 
     def of(timed: Timed) -> float:
-        return _regret(timed, lambda each: cost(timed.problem, each, constants).microseconds)
+        chosen = min(
+            timed.times, key=lambda each: cost(timed.problem, each, constants).microseconds
+        )
+        return timed.times[chosen] / min(timed.times.values())
 
     regrets = sorted(map(of, sweep))
     wrong = [

@@ -8,13 +8,13 @@ from bench.fit_gemm import Timed, choice, read
 from bench.fit_stream import SWEEPS
 from bench.tables import markdown
 
-_JUDGED = "h200_gemm_draw2.jsonl"  # a draw that no constant was fitted to
+_JUDGED = ("h200_gemm_draw4.jsonl", "h200_gemm_draw5.jsonl")  # nothing was fitted to them
 _LARGE = 20e6  # weights of a layer
 
 
 def gpu_gemm() -> str:
     groups: dict[str, list[float]] = {}
-    for timed in read([SWEEPS / _JUDGED]):
+    for timed in read(SWEEPS / name for name in _JUDGED):
         groups.setdefault(_kind(timed), []).append(timed.cublas / timed.times[choice(timed)])
     rows = [
         [work, str(len(each)), f"{min(each):.2f}", f"{median(each):.2f}", f"{max(each):.2f}"]
