@@ -63,9 +63,13 @@ def test_opcheck_quantize_and_dequantize(fmt_):
 
 
 def test_conversions_refuse_to_be_differentiated():
-    scale = torch.tensor(0.5, requires_grad=True)
-    q = bs.quantize(torch.randn(4, 64), bs.NVFP4, tensor_scale=scale)
-    for out, name in ((q.tensor_scale, "quantize"), (q.dequantize(), "dequantize")):
+    """The ops: `bs.quantize` detaches what it is given."""
+    q = bs.quantize(torch.randn(4, 64), bs.NVFP4)
+    x = torch.randn(4, 64, requires_grad=True)
+    *_, scale = ops.quantize(x, q.operand.kind, [], "absmax", None, False)
+    parts, *rest = q.operand
+    values = ops.dequantize([*parts[:-1], parts[-1].requires_grad_()], *rest, torch.float32)
+    for out, name in ((scale, "quantize"), (values, "dequantize")):
         with pytest.raises(RuntimeError, match=rf"\.{name} has no gradient: detach its argument"):
             out.sum().backward()
 
