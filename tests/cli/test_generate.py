@@ -59,6 +59,11 @@ def test_a_pattern_that_fits_no_layer_is_said(folder):
         run(folder, "--prompt", "low", "--max-tokens", 1, "--format", "*.v_porj=keep,mxfp8")
 
 
+def test_a_head_that_is_kept_anyway_is_no_mistake(folder, recwarn):
+    run(folder, "--prompt", "low", "--max-tokens", 1, "--format", "*lm_head=keep,mxfp8")
+    assert not [each for each in recwarn if "no layer got its format" in str(each.message)]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

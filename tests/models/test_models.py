@@ -137,6 +137,20 @@ def test_layers_that_are_kept_count_among_the_bits_of_linear_layers(folder):
     assert bits_per_weight(mixed) == 8.25  # the head, which is kept, is left out
 
 
+def test_biases_of_experts_do_not_count_among_the_bits():
+    import transformers
+
+    config = transformers.GptOssConfig(
+        vocab_size=16, hidden_size=64, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, head_dim=32, num_local_experts=4,
+    )  # fmt: skip
+    model = transformers.GptOssForCausalLM(config).to(torch.bfloat16)
+    mixed = Recipe.parse("*.experts=keep,mxfp8").copy_of(model)
+    attention, experts = 4 * 64 * 64, 4 * 3 * 64 * 64
+    wanted = (8.25 * attention + 16 * experts) / (attention + experts)
+    assert bits_per_weight(mixed) == pytest.approx(wanted)
+
+
 def test_adapters_do_not_count_among_the_bits_of_linear_layers(folder):
     peft = pytest.importorskip("peft")
     model = load_model(folder, torch.float32)
@@ -207,6 +221,17 @@ def test_positions_that_a_model_has_not_are_said(folder):
     with pytest.raises(ValueError, match="and 25 tokens are to be read together"):
         generate(model, tokenizer, "low bit", 30)
     assert len(generate(model, tokenizer, "low bit", 23).tokens) == 23
+
+
+@pytest.mark.parametrize("kind", ["GPTJForCausalLM", "OpenAIGPTLMHeadModel"])
+def test_positions_are_said_where_torch_speaks_of_sizes(kind):
+    import transformers
+
+    sizes = {"vocab_size": 16, "n_positions": 24, "n_embd": 32, "n_layer": 1, "n_head": 2}
+    made = getattr(transformers, kind)
+    model = made(made.config_class(**sizes, rotary_dim=4)).eval()
+    with pytest.raises(ValueError, match=f"{kind} has 24 positions, and 32 tokens"):
+        compare({"it": model}, torch.randint(2, 12, (60,)), length=32)
 
 
 def test_tokens_that_a_model_has_not_are_said():

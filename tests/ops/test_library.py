@@ -66,7 +66,7 @@ def test_conversions_refuse_to_be_differentiated():
     """The ops: `bs.quantize` detaches what it is given."""
     q = bs.quantize(torch.randn(4, 64), bs.NVFP4)
     x = torch.randn(4, 64, requires_grad=True)
-    *_, scale = ops.quantize(x, q.operand.kind, [], "absmax", None, False)
+    *_, scale = ops.quantize(x, q.operand.kind, [], "absmax", None, per_row=False)
     parts, *rest = q.operand
     values = ops.dequantize([*parts[:-1], parts[-1].requires_grad_()], *rest, torch.float32)
     for out, name in ((scale, "quantize"), (values, "dequantize")):

@@ -77,6 +77,7 @@ def test_the_product_is_in_the_dtype_of_x_whatever_the_result_is(monkeypatch):
     asked = []
     module = sys.modules[ops.explain.__module__]
     monkeypatch.setattr(module, "ceilings", lambda *args: asked.append(args) or Ceilings(1.0, 1.0))
-    w, x = bs.quantize(torch.randn(32, 64), bs.KBIT4), torch.randn(2, 64, dtype=torch.bfloat16)
-    bs.explain(x, w, out_dtype=torch.float32)
-    assert asked == [(CPU, torch.float32, torch.bfloat16)]
+    w, x = bs.quantize(torch.randn(32, 64), bs.KBIT4), torch.randn(2, 64)
+    bs.explain(x.bfloat16(), w, out_dtype=torch.float32)
+    bs.explain(x, w, out_dtype=torch.bfloat16)
+    assert asked == [(CPU, torch.bfloat16), (CPU, torch.float32)]

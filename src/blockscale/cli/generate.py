@@ -11,6 +11,7 @@ import typer
 from blockscale.cli.names import DTYPES, check_name, find_x_format
 from blockscale.cli.options import Device, InputFormat, ModelDtype, ModelFolder, OnLoad
 from blockscale.cli.output import Output
+from blockscale.formats import INT8
 
 
 def generate_text(
@@ -38,8 +39,7 @@ def generate_text(
     """
     if dtype is not None:
         check_name("--dtype", dtype, DTYPES)
-    find_x_format(x_format)
-    if optimize and x_format not in (None, "int8"):
+    if find_x_format(x_format) not in (None, INT8) and optimize:
         raise ValueError(f"--optimize rounds x to int8: leave --x-format {x_format} out")
 
     from blockscale import models
@@ -57,7 +57,7 @@ def generate_text(
     if optimize and not models.is_quantized(model):
         raise ValueError(f"--optimize: {path} is not quantised: add a format, as in --format kbit4")
     if optimize:
-        out.note(str(models.optimize_(model, x_format=x_format or "int8")))
+        out.note(str(models.optimize_(model, x_format="int8")))
     written = models.generate(model, tokenizer, prompt, max_tokens, chat=chat, on_text=out.write)
     out.write("\n")
     facts = {

@@ -12,6 +12,7 @@ from blockscale.formats import Format
 from blockscale.formats import format as find_format
 from blockscale.nn import Report, quantize_
 from blockscale.nn.importance import RANDOM, Importance
+from blockscale.nn.selection import matches
 
 _KEEP = "keep"
 _FIT = "+fit"
@@ -61,10 +62,17 @@ class Recipe:
             importance=importance,
             progress=progress,
         )
-        if report.unused_patterns:
-            listed = ", ".join(map(repr, report.unused_patterns))
+        unused = [each for each in report.unused_patterns if not self._keeps(each, model)]
+        if unused:
+            listed = ", ".join(map(repr, unused))
             warnings.warn(f"{self.text}: no layer got its format from {listed}", stacklevel=2)
         return report
+
+    def _keeps(self, pattern: str, model: Any) -> bool:
+        """Whether it is there to keep a layer, as is done with some layers anyway."""
+        return self.formats[pattern] is None and any(
+            matches(pattern, name) for name, _ in model.named_modules()
+        )
 
     def copy_of(
         self,

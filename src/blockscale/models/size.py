@@ -40,7 +40,8 @@ def bits_per_weight(model: nn.Module) -> float:
         elif isinstance(module, nn.Linear) or is_fused(module):
             kept = refuses(name, module) or find_adapter(model, name)
             parameters = () if kept else module.parameters(recurse=False)
-            weights = [each for each in parameters if each.dim() > 1]
+            dims = 2 if isinstance(module, nn.Linear) else 3  # biases have one fewer
+            weights = [each for each in parameters if each.dim() == dims]
         for weight in weights:
             size, values = size + weight.nbytes, values + prod(weight.shape)
     if values:

@@ -172,7 +172,7 @@ def _multiplied(problem: Problem) -> tuple[torch.dtype, ...]:
     quantized = "@" in problem.x
     x = torch.bfloat16 if quantized else dtype_named(problem.x)
     integers = (torch.int8,) if quantized and problem.x_kind.format == INT8 else ()
-    return (*dict.fromkeys((problem.out_dtype, x)), *integers)
+    return (x, *integers)
 
 
 def _block_scaled_gain(problem: Problem) -> int:

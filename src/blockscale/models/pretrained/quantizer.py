@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
+import transformers
+from packaging.version import Version
 from torch import Tensor
 from transformers.quantizers.base import HfQuantizer
 
@@ -14,6 +16,10 @@ from blockscale.models.pretrained.on_load import QuantizeOnLoad
 from blockscale.models.pretrained.stored import StoredWeights
 from blockscale.nn.labels import VERSION
 from blockscale.nn.saved_config import common_x_format
+
+# Before, it leaves tensors of packed checkpoints whose names changed in the dtype of the file. What
+# it takes for plain it loads without threads.
+_CASTS_RENAMED = Version(transformers.__version__) >= Version("5.21")
 
 
 class BlockscaleQuantizer(HfQuantizer):
@@ -51,9 +57,8 @@ class BlockscaleQuantizer(HfQuantizer):
             )
         self.stored = StoredWeights(model, checkpoint_files)
         self.stored.make_room(model, device_map)
-        # What transformers itself loads now is plain. Told otherwise, versions before 5.21 would
-        # leave tensors whose names changed in the dtype of the file.
-        self.pre_quantized = False
+        if not _CASTS_RENAMED:  # what transformers itself loads now is plain
+            self.pre_quantized = False
 
     def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
         return self.on_load is not None and self.on_load.takes(model, param_name)
