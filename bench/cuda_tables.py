@@ -16,6 +16,8 @@ NOTHING_STORED = (
     "No measurement on a GPU is stored yet: `python -m bench.run --device cuda` makes one, and "
     "`python docs/generate.py` puts it here."
 )
+# Of a record beside a newer one of the same GPU.
+_OLDER = "Shapes that no newer record has. Kernels of later commits are not in these figures."
 READ_PICTURE, SPEED_PICTURE = "pictures/gpu_read.png", "pictures/gpu_speed.png"  # in docs
 _ABSENT = "-"
 _SPEED_SHAPE = (14336, 4096)  # in the README, with so many rows of x:
@@ -47,11 +49,16 @@ def speed_tables(runs: Sequence[Run]) -> str:
 
 
 def performance_tables(runs: Sequence[Run]) -> str:
-    parts = []
+    parts, shown = [], set[str]()
     for run in runs:
-        parts += [f"### {run.machine['gpu']}", machine(run)]
-        parts.append(f"![Times the speed of torch's bfloat16, by shape and M]({SPEED_PICTURE})")
-        parts.append(f"![How close to a plain read of memory, by shape and M]({READ_PICTURE})")
+        gpu = run.machine["gpu"]
+        if gpu in shown:
+            parts += [f"### {gpu}, {run.date[:10]}", machine(run), _OLDER]
+        else:
+            parts += [f"### {gpu}", machine(run)]
+            parts.append(f"![Times the speed of torch's bfloat16, by shape and M]({SPEED_PICTURE})")
+            parts.append(f"![How close to a plain read of memory, by shape and M]({READ_PICTURE})")
+        shown.add(gpu)
         for shape in dict.fromkeys(case.shape for case in run.cases):
             parts.append(shape_section(cases_of(run, shape)))
         parts += [

@@ -31,21 +31,25 @@ def problem(fmt=bs.NVFP4, **facts):
 @pytest.fixture(scope="module")
 def judged():
     """Draws that neither a constant nor the correction was fitted to."""
-    names = ("gemm_draw4", "gemm_draw5", "large_draw2")
+    names = ("gemm_draw4", "gemm_draw5", "gemm_draw7", "large_draw2")
     return fit_gemm.read(SWEEPS / f"h200_{name}.jsonl" for name in names)
 
 
+def runs(timed):
+    return ops.choose(timed.problem).kernel is sm90_gemm
+
+
 def test_choices_on_problems_that_nothing_was_fitted_to(judged):
-    """Some of them with clusters that share the k of a tile among the best. Sizes of ragged groups
-    are not known to whoever chooses."""
+    """Some of them with clusters that share the k of a tile among the best. Of ragged groups, whose
+    sizes are not known to whoever chooses, those that this kernel runs."""
     assert sum(any(config.k_parts > 1 for config in each.times) for each in judged) >= 20
     regrets = sorted(fit_gemm.regret(each) for each in judged if not each.problem.ragged)
-    assert len(regrets) >= 130
+    assert len(regrets) >= 190
     assert median(regrets) <= 1.005
-    assert sum(regrets) / len(regrets) <= 1.007
+    assert sum(regrets) / len(regrets) <= 1.006
     assert sum(each > 1.1 for each in regrets) <= 2
     assert regrets[-1] <= 1.16
-    ragged = [fit_gemm.regret(each) for each in judged if each.problem.ragged]
+    ragged = [fit_gemm.regret(each) for each in judged if each.problem.ragged and runs(each)]
     assert len(ragged) >= 15
     assert max(ragged) <= 1.21
 
@@ -105,16 +109,20 @@ def test_choices_of_kernel_and_config_where_groups_are_skewed():
         assert max(regrets) <= worst
 
 
-@pytest.mark.parametrize("draw", ["rows_draw2", "rows_draw5", "mxfp4_rows_draw2"])
-def test_choices_of_kernel_and_config_where_rows_are_few(draw):
+@pytest.mark.parametrize(
+    ("draw", "worst"),
+    [("rows_draw2", 1.04), ("rows_draw5", 1.17), ("rows_draw6", 1.05), ("mxfp4_rows_draw2", 1.06)],
+)
+def test_choices_of_kernel_and_config_where_rows_are_few(draw, worst):
     """Either kernel may be the faster. Nothing was fitted to these draws."""
     judged = kernel_choice.read(SWEEPS / f"h200_{draw}.jsonl")
     regrets = [kernel_choice.regret(each) for each in judged]
     assert len(judged) >= 40
     streamed = sum(min(each.streamed.values()) < min(each.tiled.values()) for each in judged)
     assert len(judged) / 10 <= streamed <= 9 * len(judged) / 10
-    assert sum(regrets) / len(regrets) <= 1.007
-    assert max(regrets) <= 1.07
+    assert sum(regrets) / len(regrets) <= 1.006
+    assert sum(each > 1.07 for each in regrets) <= 1
+    assert max(regrets) <= worst
 
 
 def test_choices_of_kernel_and_config_for_what_is_recorded():

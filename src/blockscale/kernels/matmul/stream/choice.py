@@ -25,11 +25,6 @@ _LIKELY, _MOST_LIKELY = 1.2, 120
 # median, of products and of gated ones (87 and 16 timings of h200_skewed_draw1 and draw2 and
 # h200_experts_draw1 that are near the Hopper GEMM's, where it matters).
 _SWEPT_ROWS, _BEYOND_SWEEPS = 16, {False: 1.015, True: 0.97}
-# Measured over predicted time since these elements with scales of E8M0 are decoded by fewer
-# instructions than in the sweeps that the correction learned from: medians of h200_draw14. No order
-# of configs depends on it, but whether the Hopper GEMM runs. NVFP4 takes .95 of its time too, but
-# has no factor: with one, choices of the kernel were no better on the draws of 34 to 180 rows.
-_QUICKER = {"e2m1": 0.925, "e2m3": 0.95}
 
 
 def stream_configs(problem: Problem) -> tuple[Config, ...]:
@@ -98,9 +93,6 @@ def _corrected(problem: Problem, config: Config, expected: Cost) -> float:
         factor = _BEYOND_SWEEPS[problem.gated] if was_measured(problem.device) else 1.0
     else:
         factor = correction(count(problem, config), expected, problem.device)
-        format = problem.w_kind.format
-        if format.scale.name == "e8m0" and was_measured(problem.device):
-            factor *= _QUICKER.get(format.element.name, 1.0)
     return expected.microseconds * factor * unevenness(problem, config)
 
 
@@ -113,7 +105,9 @@ def predicted(problem: Problem, config: Config) -> Prediction:
         told = f"measured on {known.device}, where the config that is predicted to be the fastest"
         return Prediction(known.microseconds, "", f"{told} {other}")
     expected = cost(problem, config)
-    return Prediction(_corrected(problem, config, expected), expected.bound_by)
+    # What is learned knows no limits: of problems unlike the sweeps it may promise too much.
+    least = 1e6 * problem.bytes / problem.device.dram_bytes_per_s
+    return Prediction(max(least, _corrected(problem, config, expected)), expected.bound_by)
 
 
 def _rounded(problem: Problem) -> int:
