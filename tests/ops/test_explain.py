@@ -108,6 +108,8 @@ NVFP4, MXFP4, MXFP8 = (f"{format.spec}@bits/blocked" for format in (bs.NVFP4, bs
         ("b200", MXFP4, MXFP8, 2),
         ("b200", NVFP4, MXFP8, 1),  # of which no instruction takes both
         ("b200", "bfloat16", NVFP4, 1),
+        ("b300", NVFP4, NVFP4, 6),
+        ("b300", MXFP8, MXFP8, 2),
         ("rtx5090", NVFP4, NVFP4, 8),
         ("rtx5090", MXFP8, MXFP4, 4),
         ("h200", NVFP4, NVFP4, 1),

@@ -180,7 +180,11 @@ def _block_scaled_gain(problem: Problem) -> int:
     if not problem.device.block_scaled or "@" not in problem.x:
         return 1
     found = operands_of(problem.x_kind.format, problem.w_kind.format)
-    return 1 if isinstance(found, str) else found.rate * problem.device.block_scaled_gain
+    if isinstance(found, str):
+        return 1
+    gain = found.rate * problem.device.block_scaled_gain
+    # An instruction of sm_103 may take 96 packed elements of k, where one of sm_100 takes 64.
+    return gain * 3 // 2 if found.is_packed and problem.device.capability == (10, 3) else gain
 
 
 def _si(value: float, unit: str) -> str:
