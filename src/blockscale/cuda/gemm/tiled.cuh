@@ -45,7 +45,7 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
     Work<Shape> work(order);
     for (Segment segment; work.take(segment);) {
         if constexpr (Shape::TRANSPOSED) mainloop.begin(order.at(segment.tile, rank));
-        mainloop.run(segment.end - segment.first, [&] { end.begin(order.at(segment.tile, rank)); });
+        mainloop.run(segment.first, segment.end, [&] { end.begin(order.at(segment.tile, rank)); });
         if constexpr (Shape::PARTS > 1) {
             const ClusterSums<Shape> parts{stages, static_cast<int>(blockIdx.y)};
             parts.exchange(mainloop.sums);

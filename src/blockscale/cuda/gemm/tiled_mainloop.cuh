@@ -30,10 +30,13 @@ struct TiledMainloop : TilesOf<Shape>::Type {
     using Tiles::Tiles, Tiles::sums, Tiles::lane, Tiles::slot, Tiles::parity, Tiles::TILES;
     using X = typename Shape::X;
 
-    static constexpr int UNITS = Shape::TURN * TILES, SCALED = Tiles::SCALED_UNITS * TILES;  // of a turn; of one set of scales
+    static constexpr int TURN = Shape::TURN, GROUP = Shape::Format::UNITS_PER_GROUP;
+    static constexpr int UNITS = TURN * TILES;  // of a turn; and those of which scales are decoded together
+    static constexpr int SCALED = (TURN < Tiles::SCALED_UNITS ? TURN : Tiles::SCALED_UNITS) * TILES;
 
     u32 weights[2][4][4];  // of the unit that is multiplied, and of the next
     int last_slot = -1;    // whose products may still be under way
+    int first_unit = 0;    // of the turn, among those whose scales stand together
 
     // Units of a turn, from U on.
     template <int U>
@@ -50,7 +53,7 @@ struct TiledMainloop : TilesOf<Shape>::Type {
         constexpr int tile = U % TILES, k_tile = U / TILES;
         const u32 x = ptx::panel_word(__shfl_sync(~0u, stage, 0));
         u32(&w)[4][4] = weights[U % 2];
-        this->load_unit(w, stage, tile, k_tile, LIFTED);
+        this->load_unit(w, stage, tile, first_unit + k_tile, LIFTED);
         ptx::wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
@@ -73,12 +76,15 @@ struct TiledMainloop : TilesOf<Shape>::Type {
         if (last_slot >= 0 && lane == 0) this->release(last_slot);
     }
 
-    // So many turns; `meanwhile` runs while the last products do.
+    // Turns of a tile; `meanwhile` runs while the last products do.
     template <class Meanwhile>
-    BS_DEVICE void run(int turns, const Meanwhile& meanwhile) {
+    BS_DEVICE void run(int first, int end, const Meanwhile& meanwhile) {
         this->clear();
 #pragma unroll 1
-        for (int turn = 0; turn < turns; turn++) run_units<0>();
+        for (int turn = first; turn < end; turn++) {
+            if constexpr (TURN < GROUP) first_unit = turn * TURN % GROUP;
+            run_units<0>();
+        }
         meanwhile();
         ptx::wgmma_wait<0>();
         release_last();

@@ -5,6 +5,7 @@
 //   TILES_PER_WARP  tiles of 16 rows of w
 //   GATED           the first warpgroup has rows of gate, the second the same rows of up
 //   STAGES          of the ring, each of 64 k
+//   TURN            k tiles that are unrolled: those whose scales stand together, or two of them
 //   CLUSTER         CTAs with different rows of w and the same rows of x, which each of them loads a part of for all
 //   SPLIT           tiles that fill no round are split along k, where that pays (gemm/work.cuh)
 //   PARTS           of k, which as many CTAs of a cluster have of one tile (gemm/cluster_sums.cuh)
@@ -41,7 +42,6 @@ struct TiledShape : CONFIG {
     static constexpr int BRANCH_TILES = CTA_TILES / BRANCHES;
     static constexpr int TILE_N = 16 * BRANCH_TILES;  // output columns of a CTA
     static constexpr int SCALE_GROUP_K = 8 * Format::BLOCK;  // columns of w whose scales stand together
-    static constexpr int TURN = Config::TRANSPOSED ? 2 : Format::UNITS_PER_GROUP;  // k tiles that are unrolled
 
     // Of a stage, where weights are transposed: units of the layout side by side, four times one below the other.
     static constexpr int UNITS_ACROSS = TILE_N / 64, UNITS_BELOW = UNITS_ACROSS * Format::UNIT_BYTES;

@@ -5,7 +5,7 @@ using namespace bs;
 
 struct Config {
     static constexpr int TILE_M = BS_TILE_M, WARPGROUPS = BS_WARPGROUPS, TILES_PER_WARP = BS_TILES_PER_WARP;
-    static constexpr int STAGES = BS_STAGES, CLUSTER = BS_CLUSTER, PARTS = BS_PARTS;
+    static constexpr int STAGES = BS_STAGES, TURN = BS_TURN, CLUSTER = BS_CLUSTER, PARTS = BS_PARTS;
     static constexpr bool GATED = BS_GATED, RAGGED = BS_RAGGED, TRANSPOSED = BS_TRANSPOSED, SPLIT = BS_SPLIT;
     static constexpr gemm::Activation ACTIVATION = gemm::BS_ACTIVATION;
     static constexpr numbers::Dtype OUT = numbers::BS_OUT;

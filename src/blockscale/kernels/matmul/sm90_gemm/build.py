@@ -7,7 +7,7 @@ from functools import lru_cache
 from blockscale.kernels.cuda.enums import Activation
 from blockscale.kernels.matmul.fragments.numbers import x_dtype
 from blockscale.kernels.matmul.fragments.tiled import format_defines
-from blockscale.kernels.matmul.sm90_gemm.config import Config
+from blockscale.kernels.matmul.sm90_gemm.config import TILE_K, Config
 from blockscale.kernels.matmul.sm90_gemm.shared_memory import shared_memory
 from blockscale.numerics import parse_activation
 from blockscale.problem import Problem, parse_kind
@@ -31,6 +31,7 @@ def _specialised(
         "BS_WARPGROUPS": config.warpgroups,
         "BS_TILES_PER_WARP": config.tiles_per_warp,
         "BS_STAGES": config.stages,
+        "BS_TURN": config.turn_k(format) // TILE_K,
         "BS_CLUSTER": config.cluster,
         "BS_SPLIT": int(config.split),
         "BS_PARTS": config.k_parts,

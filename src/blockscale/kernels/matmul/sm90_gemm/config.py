@@ -29,6 +29,8 @@ class Config(BaseConfig):
     # Codes are looked up there; those of 5 bits only where the table is known to be symmetric, and
     # in registers elsewhere.
     shared_table: bool = False
+    # The mainloop unrolls half of the k whose scales stand together: less of it is beyond k.
+    halved: bool = False
 
     def __str__(self) -> str:
         tile = f"{self.tile_m} x {self.weight_rows} x {TILE_K}"
@@ -47,6 +49,8 @@ class Config(BaseConfig):
             parts.append("table in shared memory")
         if self.transposed:
             parts.append("w transposed in registers")
+        if self.halved:
+            parts.append("turns of two stages")
         return ", ".join(parts)
 
     @property
@@ -65,7 +69,7 @@ class Config(BaseConfig):
 
     def turn_k(self, format: Format) -> int:
         """Along k, that the mainloop unrolls: where scales stand together, or two stages."""
-        return 2 * TILE_K if self.transposed else 8 * format.block
+        return 2 * TILE_K if self.transposed or self.halved else 8 * format.block
 
     def tile_n(self, problem: Problem) -> int:
         """Columns of the output of a CTA."""

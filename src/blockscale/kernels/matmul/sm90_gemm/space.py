@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from math import ceil
 
 from blockscale.kernels.matmul.fragments.clusters import cluster_places
 from blockscale.kernels.matmul.fragments.tiled import TILE_M
@@ -31,7 +32,8 @@ def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]
         for table in _tables(problem, transposed, rows):
             config = Config(rows, 2, tiles, 0, cluster, transposed=transposed, shared_table=table)
             if stages := _most_stages(config, problem):
-                yield from _with_splits(problem, replace(config, stages=stages))
+                for halved in _turns(problem, transposed):
+                    yield from _with_splits(problem, replace(config, stages=stages, halved=halved))
 
 
 def _tables(problem: Problem, transposed: bool, rows: int) -> tuple[bool, ...]:
@@ -44,6 +46,13 @@ def _tables(problem: Problem, transposed: bool, rows: int) -> tuple[bool, ...]:
     if format.element.bits == 5:
         return (True,)
     return (False, True) if rows <= _MOST_LOOKED_UP else (False,)
+
+
+def _turns(problem: Problem, transposed: bool) -> tuple[bool, ...]:
+    """Whether turns are halved: only where whole ones have more that is beyond k."""
+    whole, half = 8 * problem.w_kind.format.block, 2 * TILE_K
+    beyond = ceil(problem.k / half) * half < ceil(problem.k / whole) * whole
+    return (False, True) if beyond and not transposed else (False,)
 
 
 def as_compiled(config: Config, problem: Problem, symmetric: bool) -> Config:
