@@ -87,7 +87,8 @@ struct StageRing {
             ptx::tma::load_multicast(to, a.x_map, 64 * k_tile, tile.row + rank * ROWS, full(slot), (1 << CLUSTER) - 1);
     }
 
-    // Calls `load` with the tile and the k tile of every stage that this CTA multiplies, when the stage is empty, and `behind`
+    // Calls `load` with the tile and the k tile of every stage that this CTA multiplies, when the stage is empty, and whether
+    // it is the first of a tile or of a part of it, and `behind`
     // behind the last one of a tile or of a part of it. Before the first one, `wait`: where its tile is takes 0.4 us to find
     // out, which are over by then.
     template <class Wait, class Load, class Behind>
@@ -102,7 +103,7 @@ struct StageRing {
 #pragma unroll 1
             for (int k_tile = segment.first * TURN; k_tile < segment.end * TURN; k_tile++) {
                 ptx::mbarrier_wait(empty(slot), parity ^ 1);  // the first time at once
-                load(tile, k_tile);
+                load(tile, k_tile, k_tile == segment.first * TURN);
                 step_on();
             }
             behind(work, segment);

@@ -18,6 +18,7 @@
 #include "gemm/cluster_sums.cuh"
 #include "gemm/partial_sums.cuh"
 #include "gemm/store_tile.cuh"
+#include "gemm/tile_board.cuh"
 #include "gemm/tiled_mainloop.cuh"
 #include "ptx/registers.cuh"
 
@@ -36,7 +37,7 @@ BS_DEVICE void load_table(const typename Shape::Arguments& a, typename Shape::De
 
 template <class Shape>
 BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape>& ring, const TileOrder<Shape>& order,
-                       const PartialSums<Shape>& partial, u8* stages, u8* staging, float* x_scales, int rank) {
+                       TileBoard<Shape> board, const PartialSums<Shape>& partial, u8* stages, u8* staging, float* x_scales) {
     typename Shape::Decoder decoder;
     load_table<Shape>(a, decoder, stages);
     ptx::wait_for_prerequisites();
@@ -44,8 +45,12 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
     TileStore<Shape> end(a, staging, x_scales);
     Work<Shape> work(order);
     for (Segment segment; work.take(segment);) {
-        if constexpr (Shape::TRANSPOSED) mainloop.begin(order.at(segment.tile, rank));
-        mainloop.run(segment.first, segment.end, [&] { end.begin(order.at(segment.tile, rank)); });
+        if constexpr (Shape::TRANSPOSED) {
+            mainloop.wait_for_stage();
+            mainloop.begin(board.current());
+        }
+        mainloop.run(segment.first, segment.end, [&] { end.begin(board.current()); });
+        board.step_on();
         if constexpr (Shape::PARTS > 1) {
             const ClusterSums<Shape> parts{stages, static_cast<int>(blockIdx.y)};
             parts.exchange(mainloop.sums);
@@ -67,17 +72,20 @@ BS_DEVICE void consume(const typename Shape::Arguments& a, const StageRing<Shape
 // that nobody writes need not wait for the kernel before: they come while it ends.
 template <class Shape>
 BS_DEVICE void produce(const typename Shape::Arguments& a, StageRing<Shape>& ring, const TileOrder<Shape>& order,
-                       const PartialSums<Shape>& partial, int rank) {
+                       TileBoard<Shape> board, const PartialSums<Shape>& partial, int rank) {
     if (threadIdx.x == Shape::CONSUMERS) {
         ring.fill(
             order, rank, [&] { if (!a.weights_unchanged) ptx::wait_for_prerequisites(); },
-            [&](const OutputTile& tile, int k_tile) { ring.load_weights(a, tile, k_tile); },
+            [&](const OutputTile& tile, int k_tile, bool) { ring.load_weights(a, tile, k_tile); },
             [&](const Work<Shape>& work, const Segment& segment) { partial.wait_for_stages(work, segment); });
     } else if (threadIdx.x == Shape::CONSUMERS + 32) {
         ptx::tma::prefetch(a.x_map);  // or the first copy of x would wait for it
         ring.fill(
             order, rank, [] { ptx::wait_for_prerequisites(); },
-            [&](const OutputTile& tile, int k_tile) { ring.load_x(a, tile, k_tile, rank); },
+            [&](const OutputTile& tile, int k_tile, bool is_first) {
+                if (is_first) board.put_up(tile);
+                ring.load_x(a, tile, k_tile, rank);
+            },
             [&](const Work<Shape>& work, const Segment& segment) { partial.load(ring, work, segment); });
     } else if (Shape::SPLIT && threadIdx.x == Shape::CONSUMERS + 64) {
         partial.announce(Work<Shape>(order));
@@ -98,6 +106,7 @@ BS_DEVICE void initialise_barriers(u32 barrier) {
 template <class Shape>
 BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     __shared__ u64 barriers[2 * Shape::STAGES + PartialSums<Shape>::BARRIERS];
+    __shared__ OutputTile tiles[TileBoard<Shape>::PLACES];
     u8* memory = ptx::dynamic_shared();
     memory += -ptx::shared_address(memory) & 1023;  // where panels with TMA's 128-byte swizzle may start
     memory += Shape::TABLE_BYTES;
@@ -121,11 +130,11 @@ BS_DEVICE void tiled(const typename Shape::Arguments& a) {
     const TileOrder<Shape> order(a, starts);
     if (threadIdx.x >= Shape::CONSUMERS) {
         if constexpr (Shape::WARPGROUPS > 1) ptx::keep_registers<Shape::PRODUCER_REGISTERS>();
-        produce<Shape>(a, ring, order, partial, rank);
+        produce<Shape>(a, ring, order, TileBoard<Shape>(tiles), partial, rank);
         if constexpr (Shape::PARTS > 1) ClusterSums<Shape>::stand_by();
     } else {
         if constexpr (Shape::WARPGROUPS > 1) ptx::take_registers<Shape::CONSUMER_REGISTERS>();
-        consume<Shape>(a, ring, order, partial, memory, staging, x_scales, rank);
+        consume<Shape>(a, ring, order, TileBoard<Shape>(tiles), partial, memory, staging, x_scales);
     }
     if constexpr (Shape::CLUSTER > 1) ptx::cluster_sync();  // others may still write here or arrive here
 }

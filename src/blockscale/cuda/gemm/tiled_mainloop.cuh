@@ -76,6 +76,8 @@ struct TiledMainloop : TilesOf<Shape>::Type {
         if (last_slot >= 0 && lane == 0) this->release(last_slot);
     }
 
+    BS_DEVICE void wait_for_stage() const { ptx::mbarrier_wait(this->full(slot), parity); }
+
     // Turns of a tile; `meanwhile` runs while the last products do.
     template <class Meanwhile>
     BS_DEVICE void run(int first, int end, const Meanwhile& meanwhile) {
