@@ -79,6 +79,19 @@ def test_every_config_with_a_table_in_shared_memory(codebook):
         assert torch.equal(y, run(problem, config, (w,), x.cuda())), config
 
 
+@pytest.mark.parametrize("halved", [bs.MXFP4, bs.KBIT4], ids=str)
+def test_every_config_with_turns_of_half_a_scale_group(halved):
+    q, w = weight(halved, 280, 608)
+    x = torch.randn(150, 608).bfloat16()
+    problem = problem_of(x.cuda(), w, out_dtype=torch.float32)
+    configs = [config for config in of_each_tile(problem) if config.halved]
+    assert {config.split for config in configs} == {True, False}
+    for config in configs:
+        y = run(problem, config, (w,), x.cuda())
+        check(y.cpu(), x.double(), exact(q), torch.float32, x.dtype, roundings=roundings(q))
+        assert torch.equal(y, run(problem, config, (w,), x.cuda())), config
+
+
 @pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_formats(placed, out_dtype):
     q, w = weight(placed, 200, 640)

@@ -86,13 +86,14 @@ def test_gate_and_up_of_clusters_that_share_k():
     check_gated(y, x, gate, up, "silu")
 
 
+@pytest.mark.parametrize("halved", [False, True], ids=["whole turns", "halved"])
 @pytest.mark.parametrize("schedule", SCHEDULES[1:3], ids=str)
-def test_ragged_gated_experts(schedule):
+def test_ragged_gated_experts(schedule, halved):
     """Groups of rows, one of them empty, and rows of no group; bfloat16 by stmatrix."""
     sizes, n, k = torch.tensor([40, 0, 75]), 70, 288
     (gate, g), (up, u) = lossless(bs.MXFP4, 3, n, k), lossless(bs.MXFP4, 3, n, k)
     x = numbers(120, k) / 64
-    config = Config(tile_m=64, warpgroups=2, tiles_per_warp=1, stages=3, cluster=1)
+    config = Config(64, warpgroups=2, tiles_per_warp=1, stages=3, cluster=1, halved=halved)
     problem = problem_of(
         bs.MXFP4, 120, n, k, out="bfloat16", device=replace(gpu("h200"), sms=3), groups=3,
         verb="grouped_gated_matmul", activation="silu", ragged=True, gated=True,
@@ -105,6 +106,29 @@ def test_ragged_gated_experts(schedule):
         rows = slice(begin, begin + size)
         check_gated(y[rows], x[rows], gate[i], up[i], "silu")
         begin += size
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:3], ids=str)
+@pytest.mark.parametrize(
+    "facts",
+    [{"cluster": 2, "split": True}, {"k_parts": 2}, {"tiles_per_warp": 2}, {"shared_table": True}],
+    ids=lambda facts: " ".join(facts),
+)
+def test_turns_of_half_the_k_whose_scales_stand_together(facts, schedule):
+    """Odd ones begin inside a scale group, and so may parts of tiles; the last one ends in one."""
+    m, n, k = 90, 250, 608
+    format = bs.KBIT4 if "shared_table" in facts else bs.MXFP6_E2M3
+    q, w = lossless(format, n, k)
+    if format.is_codebook:
+        with_codebook((q, w), levels(len(q.codebook)))
+    x = numbers(m, k)
+    usual = {"warpgroups": 2, "tiles_per_warp": 1, "stages": 3, "cluster": 1, "halved": True}
+    config = Config(64, **{**usual, **facts})
+    problem = problem_of(format, m, n, k, device=replace(gpu("h200"), sms=6))
+    assert config.turn_k(format) == 128
+    with scheduled(schedule):
+        y = run(sm90_gemm, problem, config, (w,), x)
+    assert torch.equal(y.double(), x.double() @ exact(q).mT)
 
 
 @pytest.mark.parametrize("tiles_per_warp", [1, 2])

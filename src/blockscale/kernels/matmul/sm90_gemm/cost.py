@@ -21,8 +21,8 @@ from blockscale.problem import Problem
 # sweeps of large problems cannot tell it from the cycles of a tile.
 _START = 1.0
 _DRAM = 0.85  # of the data sheet's rate
-# Cycles of decoding that a unit of halved turns has more, by times of both kinds side by side: tiles
-# of 64 and 128 rows take 4 to 6% longer.
+# Cycles of decoding that a unit of halved turns has more, by times of both kinds side by side: with
+# tiles of 64 and 128 rows they take 4 to 6% longer.
 _HALVED = 25.0
 
 
