@@ -151,11 +151,15 @@ def slower(cases: Iterable[Case], baseline: str) -> str:
 
 def left_out(absent: Mapping[str, str], cases: Iterable[Case]) -> str:
     """What the tables have no number for, and why."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for case in cases:
+        for entry in case.entries:
+            if entry.outcome != TIMED:
+                reason = entry.reason.rstrip(": ")  # errors without words
+                told = f"{entry.rival} on {case.n} x {case.k}", f"{entry.outcome}, {reason}"
+                rows.setdefault(told, []).append(case.m)
     failed = {
-        f"{entry.rival} on {case.n} x {case.k} at M={case.m}": f"{entry.outcome}, {entry.reason}"
-        for case in cases
-        for entry in case.entries
-        if entry.outcome != TIMED
+        f"{name} at M={', '.join(map(str, sorted(every)))}": why for (name, why), every in rows.items()
     }
     lines = [f"- {name}: {reason}" for name, reason in {**absent, **failed}.items()]
     return "\n".join(["Not measured:", "", *lines]) if lines else ""

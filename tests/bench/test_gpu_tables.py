@@ -98,7 +98,7 @@ def test_the_full_tables(run):
     assert "#### 64 x 128" in text
     assert "| **NVFP4** | 40.0 (62%) | 40.0 (62%) |" in text
     assert "| read of 4.5 bits | 25.0 | 25.0 |" in text
-    assert "- humming nvfp4 on 64 x 128 at M=1: failed, RuntimeError: no" in text
+    assert "- humming nvfp4 on 64 x 128 at M=1, 16: failed, RuntimeError: no" in text
     assert cuda_tables.READ_PICTURE in text
     assert cuda_tables.SPEED_PICTURE in text
 
