@@ -159,7 +159,8 @@ def left_out(absent: Mapping[str, str], cases: Iterable[Case]) -> str:
                 told = f"{entry.rival} on {case.n} x {case.k}", f"{entry.outcome}, {reason}"
                 rows.setdefault(told, []).append(case.m)
     failed = {
-        f"{name} at M={', '.join(map(str, sorted(every)))}": why for (name, why), every in rows.items()
+        f"{name} at M={', '.join(map(str, sorted(every)))}": why
+        for (name, why), every in rows.items()
     }
     lines = [f"- {name}: {reason}" for name, reason in {**absent, **failed}.items()]
     return "\n".join(["Not measured:", "", *lines]) if lines else ""
