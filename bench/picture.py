@@ -66,6 +66,7 @@ def draw(run: Run, fill: Fill, title: str, label: str, path: Path) -> None:
         cases = cases_of(run, shape)
         fill(panel, cases)
         _set_axes(panel, shape, cases)
+    panels[0].set_ylim(bottom=0)  # of all panels, once all are drawn
     for panel in panels[len(shapes) :]:
         panel.remove()
     for row in axes:
@@ -104,7 +105,6 @@ def _share_of_read(panel: Any, cases: Sequence[Case], flops_per_second: float) -
 
 def _speed(panel: Any, cases: Sequence[Case]) -> None:
     _plot(panel, cases, lambda _, entry: entry.ratio.median if entry.ratio else None)
-    panel.set_ylim(bottom=0)
 
 
 def _plot(panel: Any, cases: Sequence[Case], height: Callable[[Case, Entry], float | None]) -> None:
