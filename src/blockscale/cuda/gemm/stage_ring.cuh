@@ -87,10 +87,9 @@ struct StageRing {
             ptx::tma::load_multicast(to, a.x_map, 64 * k_tile, tile.row + rank * ROWS, full(slot), (1 << CLUSTER) - 1);
     }
 
-    // Calls `load` with the tile and the k tile of every stage that this CTA multiplies, when the stage is empty, and whether
-    // it is the first of a tile or of a part of it, and `behind`
-    // behind the last one of a tile or of a part of it. Before the first one, `wait`: where its tile is takes 0.4 us to find
-    // out, which are over by then.
+    // Calls `load` for every stage that this CTA multiplies, when the stage is empty: with the tile, the k tile, and whether it
+    // is the first one of a tile or of a part of it. Calls `behind` behind the last one. Before the first one, `wait`: where its
+    // tile is takes 0.4 us to find out, which are over by then.
     template <class Wait, class Load, class Behind>
     BS_DEVICE void fill(const TileOrder<Shape>& order, int rank, const Wait& wait, const Load& load, const Behind& behind) {
         Work<Shape> work(order);

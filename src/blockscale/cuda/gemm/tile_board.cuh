@@ -8,7 +8,8 @@ namespace bs::gemm {
 
 template <class Shape>
 struct TileBoard {
-    // Whoever looks a tile up has not released its last stage yet. In the others can be so many more, each of a turn at least.
+    // Whoever looks a tile up has not released its last stage yet. The other stages can hold the beginnings of so many more
+    // tiles, since each has a turn at least.
     static constexpr int PLACES = 1 + (Shape::STAGES - 1 + Shape::TURN - 1) / Shape::TURN;
 
     OutputTile* tiles;  // in shared memory

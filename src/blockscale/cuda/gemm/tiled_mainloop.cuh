@@ -31,7 +31,8 @@ struct TiledMainloop : TilesOf<Shape>::Type {
     using X = typename Shape::X;
 
     static constexpr int TURN = Shape::TURN, GROUP = Shape::Format::UNITS_PER_GROUP;
-    static constexpr int UNITS = TURN * TILES;  // of a turn; and those of which scales are decoded together
+    static constexpr int UNITS = TURN * TILES;  // of a turn
+    // Those of which scales are decoded together.
     static constexpr int SCALED = (TURN < Tiles::SCALED_UNITS ? TURN : Tiles::SCALED_UNITS) * TILES;
 
     u32 weights[2][4][4];  // of the unit that is multiplied, and of the next

@@ -22,7 +22,7 @@ from blockscale.problem import Problem
 _START = 1.0
 _DRAM = 0.85  # of the data sheet's rate
 # Cycles of decoding that a unit of halved turns has more, by times of both kinds side by side: with
-# tiles of 64 and 128 rows they take 4 to 6% longer.
+# tiles of 64 and 128 rows they take 4 to 7% longer.
 _HALVED = 25.0
 
 
