@@ -49,12 +49,13 @@ def _predicted(timing: Timing, algorithms: dict[str, Algorithm], shared: Shared)
     return predict(timing.work, algorithms[timing.work.algorithm], shared, rates).microseconds
 
 
-def read(paths: Iterable[str | Path]) -> list[Timing]:
-    """Of legal configs without spills, with no more room on an SM than their CTAs take."""
+def read(paths: Iterable[str | Path], spilling: bool = False) -> list[Timing]:
+    """Of legal configs, with no more room on an SM than their CTAs take. Those that spill registers
+    teach the model nothing; whoever judges a choice counts them."""
     found: list[Timing] = []
     for path in paths:
         for line in Path(path).read_text().splitlines():
-            problem, configs = _launches(json.loads(line))
+            problem, configs = _launches(json.loads(line), spilling)
             timed = [
                 (config, microseconds)
                 for config, microseconds in configs
@@ -70,7 +71,7 @@ def read(paths: Iterable[str | Path]) -> list[Timing]:
     return found
 
 
-def _launches(line: Any) -> tuple[Problem, list[tuple[Config, float]]]:
+def _launches(line: Any, spilling: bool) -> tuple[Problem, list[tuple[Config, float]]]:
     """Of bench.sweep, a config with the CTAs that an SM held: some sweeps asked for fewer or more
     of them. Of bench.kernel_choice, those of this kernel."""
     if isinstance(line, dict):
@@ -81,7 +82,7 @@ def _launches(line: Any) -> tuple[Problem, list[tuple[Config, float]]]:
     return problem_of(facts), [
         (replace(read_config(numbers), ctas_per_sm=held), time)
         for numbers, held, spilled, time in rows
-        if not spilled
+        if spilling or not spilled
     ]
 
 

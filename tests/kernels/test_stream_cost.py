@@ -128,13 +128,13 @@ def test_predictions_grow_with_the_work():
 
 
 def test_choices_hold_on_problems_that_were_not_fitted():
-    """Judged is the config that the library takes, over the best one measured."""
+    """Judged is the config that the library takes, over the best one measured. One of them spills
+    registers, which nobody knows before it is compiled."""
     timed = {}
-    for each in fit_stream.read([SWEEPS / "h200_draw16.jsonl"]):
+    for each in fit_stream.read([SWEEPS / "h200_draw16.jsonl"], spilling=True):
         timed.setdefault(each.problem, {})[each.config] = each.relative
-    firsts = [(own, ranked_by_prediction(asked)[0]) for asked, own in timed.items()]
-    regrets = sorted(own[first] for own, first in firsts if first in own)
-    assert len(regrets) >= 99
+    regrets = sorted(own[ranked_by_prediction(asked)[0]] for asked, own in timed.items())
+    assert len(regrets) >= 100
     assert regrets[len(regrets) // 2] < 1.005
     assert regrets[-1] < 1.1
 

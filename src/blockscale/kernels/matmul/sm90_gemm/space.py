@@ -32,8 +32,8 @@ def every_config(problem: Problem, transposed: bool = False) -> Iterator[Config]
         for table in _tables(problem, transposed, rows):
             config = Config(rows, 2, tiles, 0, cluster, transposed=transposed, shared_table=table)
             if stages := _most_stages(config, problem):
-                for halved in _turns(problem, transposed):
-                    yield from _with_splits(problem, replace(config, stages=stages, halved=halved))
+                for turns in _turns(problem, replace(config, stages=stages)):
+                    yield from _with_splits(problem, turns)
 
 
 def _tables(problem: Problem, transposed: bool, rows: int) -> tuple[bool, ...]:
@@ -48,11 +48,12 @@ def _tables(problem: Problem, transposed: bool, rows: int) -> tuple[bool, ...]:
     return (False, True) if rows <= _MOST_LOOKED_UP else (False,)
 
 
-def _turns(problem: Problem, transposed: bool) -> tuple[bool, ...]:
-    """Whether turns are halved: only where whole ones have more that is beyond k."""
-    whole, half = 8 * problem.w_kind.format.block, 2 * TILE_K
-    beyond = ceil(problem.k / half) * half < ceil(problem.k / whole) * whole
-    return (False, True) if beyond and not transposed else (False,)
+def _turns(problem: Problem, whole: Config) -> tuple[Config, ...]:
+    """Turns are halved only where whole ones have more that is beyond k."""
+    halved = replace(whole, halved=True)
+    lengths = (each.turn_k(problem.w_kind.format) for each in (whole, halved))
+    multiplied, less = (ceil(problem.k / length) * length for length in lengths)
+    return (whole, halved) if less < multiplied else (whole,)
 
 
 def as_compiled(config: Config, problem: Problem, symmetric: bool) -> Config:
