@@ -49,9 +49,7 @@ def _predicted(timing: Timing, algorithms: dict[str, Algorithm], shared: Shared)
     return predict(timing.work, algorithms[timing.work.algorithm], shared, rates).microseconds
 
 
-def read(
-    paths: Iterable[str | Path], spilling: bool = False, spare: bool = False
-) -> list[Timing]:
+def read(paths: Iterable[str | Path], spilling: bool = False, spare: bool = False) -> list[Timing]:
     """Of legal configs. Those that spill registers teach the model nothing; whoever judges a choice
     counts them. Nor do those that leave room on an SM for CTAs of the next kernel, which the model
     never takes, since most lose by it; the few that gain may be exceptions."""
