@@ -15,24 +15,22 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from statistics import mean, median, quantiles
+from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from bench.gemm_sweep import problem as problem_named
-from bench.sweep import numbers_of, problem_of
+from bench.sweep import problem_of
 from blockscale.formats import parse_spec
-from blockscale.kernels.matmul.stream.choice import ranked_by_prediction
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
 from blockscale.kernels.matmul.stream.cost import Work, count, predict, rates_of
-from blockscale.kernels.matmul.stream.exceptions import TABLE, exception_key, read_config
+from blockscale.kernels.matmul.stream.exceptions import read_config
 from blockscale.kernels.matmul.stream.space import ctas_of_busiest, is_legal
 from blockscale.problem import Problem
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
 TARGET = Path(__file__).parents[1] / "src/blockscale/kernels/matmul/stream/constants.py"
 _SLOW = 2.0  # times the best: configs beyond are nobody's choice
-_TOLD = 1.02  # times the best: a prediction beyond becomes an exception
 _SOFT = 0.10  # how much slower than the best a config is when it counts half
 
 
@@ -52,7 +50,7 @@ def _predicted(timing: Timing, algorithms: dict[str, Algorithm], shared: Shared)
 def read(paths: Iterable[str | Path], spilling: bool = False, spare: bool = False) -> list[Timing]:
     """Of legal configs. Those that spill registers teach the model nothing; whoever judges a choice
     counts them. Nor do those that leave room on an SM for CTAs of the next kernel, which the model
-    never takes, since most lose by it; the few that gain may be exceptions."""
+    never takes, since most lose by it; the few that gain may be exceptions (bench.exceptions)."""
     found: list[Timing] = []
     for path in paths:
         for line in Path(path).read_text().splitlines():
@@ -184,40 +182,12 @@ def source(algorithms: dict[str, Algorithm], shared: Shared) -> str:
     return f"ALGORITHMS = {{{named}}}\nSHARED = {record(shared)}\n"
 
 
-def exceptions(timings: Sequence[Timing]) -> list[Any]:
-    """Problems whose predicted config was beaten by more than 2%, with both times, which are means
-    where sweeps repeat each other; a predicted config that was not timed counts as the slowest, and
-    has no time."""
-    found = []
-    timed: dict[Problem, dict[Config, list[float]]] = {}
-    for each in timings:
-        timed.setdefault(each.problem, {}).setdefault(each.config, []).append(each.microseconds)
-    for problem, times in timed.items():
-        own = {config: round(mean(each), 3) for config, each in times.items()}
-        best = min(own, key=own.__getitem__)
-        took = own.get(ranked_by_prediction(problem)[0])
-        if took is None or took > _TOLD * own[best]:
-            found.append([*exception_key(problem), numbers_of(best), own[best], took])
-    return found
-
-
-def write_exceptions(timings: Sequence[Timing], device: str) -> None:
-    measured = timings[0].problem.device
-    problems = exceptions(timings)
-    rows = ",\n".join("    " + json.dumps(each, separators=(",", ":")) for each in problems)
-    head = f'{{"device": {json.dumps(device)}, "target": "{measured.arch}", "sms": {measured.sms},'
-    TABLE.write_text(f'{head}\n "problems": [\n{rows}\n]}}\n')
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("fit", nargs="*")
     parser.add_argument("--judge", nargs="*", default=[])
     parser.add_argument("--evaluations", type=int, default=30)
     parser.add_argument("--write", action="store_true", help="the constants")
-    parser.add_argument(
-        "--exceptions", help="write them, of what is fitted, for a GPU of this name"
-    )
     args = parser.parse_args()
     algorithms, shared = ALGORITHMS, SHARED
     if args.fit:
@@ -231,8 +201,6 @@ def main() -> None:
     if args.write:
         head, _, _ = TARGET.read_text().partition("ALGORITHMS = ")
         TARGET.write_text(head + source(algorithms, shared))
-    if args.exceptions:
-        write_exceptions(read(args.fit, spare=True), args.exceptions)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ from dataclasses import asdict, replace
 import pytest
 
 import blockscale as bs
-from bench import fit_stream
+from bench import exceptions, fit_stream, kernel_choice
 from bench.sweep import facts_of, problem_of
 from blockscale import ops
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul.fragments.network import Layer, evaluate
+from blockscale.kernels.matmul.sm90_gemm.choice import gemm_configs
 from blockscale.kernels.matmul.stream.choice import (
     predicted,
     ranked_by_prediction,
@@ -169,26 +170,39 @@ def test_timings_are_of_the_ctas_that_an_sm_held(tmp_path):
 
 @pytest.fixture(scope="module")
 def exceptional():
-    """Problem, config and time of each exception that follows from the stored sweeps."""
-    timings = fit_stream.read([SWEEPS / "h200_recorded_shapes.jsonl"], spare=True)
-    found = []
-    for *key, numbers, took, _ in fit_stream.exceptions(timings):
-        w, x, m, n, k, groups, ragged, gated = key
-        facts = {"groups": groups, "ragged": ragged, "gated": gated, "x": x}
-        facts["activation"] = "silu" if gated else ""
-        found.append((replace(problem(m=m, n=n, k=k, **facts), w=w), numbers, took))
-    return found
+    """Those that follow from the stored sweeps."""
+    return exceptions.exceptions(
+        [SWEEPS / "h200_recorded_shapes.jsonl"], [SWEEPS / "h200_recorded_many_rows.jsonl"]
+    )
 
 
 def test_exceptions_are_those_of_the_stored_sweeps(exceptional):
     assert len(exceptional) == len(json.loads(TABLE.read_text())["problems"])
-    for asked, numbers, took in exceptional:
-        known = exception(asked)
+    for each in exceptional:
+        known = exception(each.problem)
         assert known is not None
-        assert (known.config, known.microseconds) == (fit_stream.read_config(numbers), took)
-    for asked, numbers, _ in exceptional[::9]:
-        assert stream_configs(asked)[0] == fit_stream.read_config(numbers)
-        assert "measured on NVIDIA H200" in str(predicted(asked, stream_configs(asked)[0]))
+        assert known[:3] == each[1:]
+    for asked, config, *_ in exceptional[::9]:
+        assert stream_configs(asked)[0] == config
+        assert "measured on NVIDIA H200" in str(predicted(asked, config))
+
+
+@pytest.mark.parametrize(("m", "streams"), [(100, False), (48, True)])
+def test_a_wrong_choice_between_kernels_is_an_exception(m, streams):
+    """Where the Hopper GEMM is predicted to be the faster, and the stream kernel was."""
+    asked = problem(m=m, n=30000, k=8192)
+    tiled, streamed = gemm_configs(asked)[:2], stream_configs(asked)[:2]
+    assert (ops.explain(asked).kernel == "stream") == streams
+
+    def found(gemm, stream):
+        times = dict(zip(tiled, gemm, strict=True)), dict(zip(streamed, stream, strict=True))
+        return exceptions.of_kernels([kernel_choice.Timed(kernel_choice.Asked(asked), *times)])
+
+    told = [] if streams else [(asked, streamed[1], 10.0, 10.2)]
+    assert found((10.2, 10.4), (10.3, 10.0)) == told
+    assert not found((10.1, 10.4), (10.3, 10.0))  # within what clocks tell apart
+    assert not found((10.2, 9.9), (10.3, 10.0))  # another config of the same kernel is the best
+    assert not found((10.2, 10.4), (10.3, 10.5))
 
 
 def test_a_config_that_was_measured_is_not_said_to_be_predicted(exceptional):

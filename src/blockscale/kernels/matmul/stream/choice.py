@@ -104,6 +104,12 @@ def predicted(problem: Problem, config: Config) -> Prediction:
         other = "was not timed" if known.of_predicted is None else f"took {known.of_predicted:.3g}"
         told = f"measured on {known.device}, where the config that is predicted to be the fastest"
         return Prediction(known.microseconds, "", f"{told} {other}")
+    return modelled(problem, config)
+
+
+def modelled(problem: Problem, config: Config) -> Prediction:
+    """The same, whatever is known of the problem itself."""
+    problem = representative(problem)
     expected = cost(problem, config)
     # What is learned knows no limits: of problems unlike the sweeps it may promise too much.
     least = 1e6 * problem.bytes / problem.device.dram_bytes_per_s
