@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,10 +132,21 @@ def compiled() -> list[tuple[str, str]]:
     ]
 
 
+@cache
 def every_build(verb: str, target: str) -> list[Build]:
     """What continuous integration compiles: for each example and each kernel that takes it, what
-    a call loads first. On Hopper, where kernels are recorded, of more examples."""
-    return list(dict.fromkeys(_builds(verb, target)))
+    a call loads first. On Hopper, where kernels are recorded, of more examples. A target that no
+    line is for alone has the builds that its generation's other target has not, and one of each
+    entry."""
+    builds = list(dict.fromkeys(_builds(verb, target)))
+    if target in EVERY_LINE:
+        return builds
+    like = max(
+        (each for each in EVERY_LINE if capability(each) < capability(target)), key=capability
+    )
+    known = set(every_build(verb, like))
+    one_each = {build.entry: build for build in builds}.values()
+    return [each for each in builds if each not in known or each in one_each]
 
 
 def _builds(verb: str, target: str) -> Iterator[Build]:
