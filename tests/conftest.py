@@ -34,6 +34,11 @@ def pytest_ignore_collect(collection_path):
     return True if collection_path == GPU_TESTS and not torch.cuda.is_available() else None
 
 
+def pytest_collection_modifyitems(items):
+    """Some tests compile for minutes: they come first, so that no worker is left alone with one."""
+    items.sort(key=lambda item: item.path.name != "test_cuda_builds.py")
+
+
 def pytest_report_header():
     return None if torch.cuda.is_available() else "tests/gpu: not collected, no CUDA device"
 
