@@ -181,7 +181,7 @@ def padded_shared(problem: Problem, config: Config) -> int:
     CTAs of the next kernel start early (PDL), and take whatever place there is: several of them on
     one SM while other SMs have none. Of 226 pairs of launches on an H200 that differed in room for
     one or two CTAs more than a kernel has, those with more room took 1.2 times as long in the
-    median, up to 2.3 times, and in six cases less.
+    median, and in six cases less.
     """
     needed = config.shared_bytes(problem)
     if not problem.device.pdl:
