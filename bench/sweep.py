@@ -1,15 +1,16 @@
 """Times many configs of the streaming CUDA kernel on problems drawn at random, for the cost model.
 
     python -m bench.sweep draw --seed 5 --problems 90 plan.json       # anywhere
+    python -m bench.sweep draw --seed 5 --ragged plan.json            # experts alone
     python -m bench.sweep compile plan.json                           # fills the cubin cache
     python -m bench.sweep again sweep.jsonl ... plan.json             # the problems of old sweeps
     python -m bench.sweep recorded h200.json plan.json --formats kbit5,mxfp8    # of bench.run
     python -m bench.sweep time plan.json sweep.jsonl                  # on a GPU
 
 A draw is fixed by its seed: n, k, m, format and verb of each problem; of its configs, those that
-the model ranks first and some of the others. One draw fits the model (bench.fit_stream), another
-judges it. Compilation runs ahead in this process; a child times, so that a config that faults costs
-one config and not the sweep.
+the model ranks first, the first of each number of rows at a time, and some of the others. One draw
+fits the model (bench.fit_stream, bench.fit_correction), another judges it. Compilation runs ahead
+in this process; a child times, so that a config that faults costs one config and not the sweep.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, fields
 from functools import partial
@@ -48,6 +49,7 @@ ROWS = {1: 6, 2: 2, 3: 1, 4: 3, 6: 1, 8: 3, 12: 1, 16: 4, 24: 1, 32: 3, 48: 1, 6
 VERBS = {"plain": 12, "gated": 3, "experts": 8, "batch": 2}
 EXPERTS, ROWS_OF_EXPERT, BATCHES = (16, 64, 128, 256, 512), (0.1, 0.25, 0.5, 1, 2, 4, 8), (4, 8, 16)
 _LEAST_BYTES, _MOST_BYTES, _MOST_STORED = 0.4e6, 160e6, 2e9  # of weights that are read; in memory
+_MOST_RAGGED = 8e8  # in memory, of a draw of experts alone
 _MOST_EXPERT = 4096  # rows and columns of an expert
 _LIKELY = 0.4  # of all configs, by predicted time, that others are taken from
 _ROUNDS, _FIRST_ROUNDS = 9, 2
@@ -80,6 +82,20 @@ def draw_problem(order: random.Random, formats: dict[str, int] = FORMATS) -> Pro
     return _problem(format, m, n, k, groups=groups, ragged=verb == "experts", gated=gated)
 
 
+def draw_ragged(order: random.Random, formats: dict[str, int] = FORMATS) -> Problem:
+    """A layer of experts with a quarter of a row to eleven rows for each, evenly by the logarithm:
+    any mean, since where it lies between two tiles of x is what configs differ by."""
+    while True:
+        format, groups = format_named(_pick(order, formats)), order.choice(EXPERTS)
+        m = round(groups * 2 ** order.uniform(-2, 3.5))
+        n, k = (64 * round(2 ** order.uniform(2.5, 6)) for _ in range(2))
+        gated = order.random() < 0.5
+        matrix = n * k * format.bits_per_value / 8 * (2 if gated else 1)
+        read = min(groups, m) * matrix
+        if read >= _LEAST_BYTES and groups * matrix < _MOST_RAGGED:
+            return _problem(format, m, n, k, groups=groups, ragged=True, gated=gated)
+
+
 def _problem(format: Format, m: int, n: int, k: int, **facts: Any) -> Problem:
     return Problem(
         verb="matmul",
@@ -100,13 +116,20 @@ def _pick(order: random.Random, weights: dict[Any, int]) -> Any:
 
 
 def draw(
-    seed: int, problems: int, best: int, others: int, formats: Iterable[str] = FORMATS
+    seed: int,
+    problems: int,
+    best: int,
+    others: int,
+    formats: Iterable[str] = FORMATS,
+    drawn: Callable[[random.Random, dict[str, int]], Problem] = draw_problem,
 ) -> Plan:
     order = random.Random(seed)  # noqa: S311
     plan = []
     for _ in range(problems):
-        problem = draw_problem(order, {name: FORMATS[name] for name in formats})
-        first = ranked_by_prediction(problem)[:best]
+        problem = drawn(order, {name: FORMATS[name] for name in formats})
+        ranked = ranked_by_prediction(problem)
+        of_tiles = {each.tile_m: each for each in reversed(ranked)}
+        first = [*dict.fromkeys([*ranked[:best], *of_tiles.values()])]
         times = {each: cost(problem, each).microseconds for each in every_config(problem)}
         likely = sorted(times, key=times.__getitem__)[
             : max(best + others, round(_LIKELY * len(times)))
@@ -329,6 +352,7 @@ def main() -> None:
     drawing.add_argument("--problems", type=int, default=90)
     drawing.add_argument("--best", type=int, default=16, help="configs that the model ranks first")
     drawing.add_argument("--others", type=int, default=8, help="of the rest, at random")
+    drawing.add_argument("--ragged", action="store_true", help="layers of experts alone")
     drawing.add_argument("--formats", default=",".join(FORMATS), help="separated by commas")
     repeating = commands.add_parser("again", help="problems of stored sweeps, into a file")
     repeating.add_argument("sweeps", type=Path, nargs="+")
@@ -349,7 +373,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.command == "draw":
         formats = args.formats.split(",")
-        plan = draw(args.seed, args.problems, args.best, args.others, formats)
+        drawn = draw_ragged if args.ragged else draw_problem
+        plan = draw(args.seed, args.problems, args.best, args.others, formats, drawn)
         write_plan(plan, args.plan)
     elif args.command == "again":
         write_plan(again(args.sweeps, args.best, args.earlier), args.plan)

@@ -1,11 +1,13 @@
 """Draws of problems and configs for the cost model of the streaming kernel."""
 
+import random
 from pathlib import Path
 
 import pytest
 
 from bench import sweep
 from blockscale import KBIT5, MXFP8
+from blockscale.kernels.matmul.stream.choice import ranked_by_prediction
 from blockscale.kernels.matmul.stream.space import is_legal
 
 SWEEPS = Path(sweep.__file__).with_name("results") / "sweeps"
@@ -17,10 +19,24 @@ def test_a_draw_is_fixed_by_its_seed():
     assert [problem for problem, _ in one] != [problem for problem, _ in other]
 
 
-def test_configs_of_a_draw_are_legal_and_different():
-    for problem, configs in sweep.draw(9, 6, 4, 3):
-        assert len(set(configs)) == len(configs) <= 7
+@pytest.mark.parametrize("drawn", [sweep.draw_problem, sweep.draw_ragged])
+def test_configs_of_a_draw_are_legal_and_different(drawn):
+    for problem, configs in sweep.draw(9, 6, 4, 3, drawn=drawn):
+        assert len(set(configs)) == len(configs)
         assert all(is_legal(config, problem) for config in configs)
+        ranked = ranked_by_prediction(problem)
+        assert configs[:4] == ranked[:4]
+        tiles = {each.tile_m for each in ranked}
+        assert tiles <= {each.tile_m for each in configs}
+        assert len(configs) <= 4 + len(tiles) + 3
+
+
+def test_experts_of_a_draw_have_few_rows_each():
+    order = random.Random(1)
+    for _ in range(200):
+        problem = sweep.draw_ragged(order)
+        assert problem.ragged
+        assert 0.2 < problem.m / problem.groups < 12
 
 
 def test_a_plan_comes_back_from_its_file(tmp_path):

@@ -62,6 +62,21 @@ def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
     assert 1 - sum(sizes[:-1]) > 0.0095 * (1 - sizes[0])  # and not with fewer
 
 
+@pytest.mark.parametrize(
+    ("m", "least"),
+    [
+        (16, 2),  # one in a hundred has more than 2 of them
+        (32, 4),  # one in 27 has more than 2, which take as long as 4
+        (256, 8),  # one in 46 more than 8
+        (384, 16),  # one in seven more than 8
+        (1024, 24),  # one in 45 more than 24
+    ],
+)
+def test_a_tile_may_be_too_small_for_one_busy_group_in_twelve(m, least):
+    asked = problem(bs.KBIT4, fragments(bs.KBIT4), m=m, n=1536, k=2048, groups=64, ragged=True)
+    assert min(each.tile_m for each in every_config(asked)) == least
+
+
 def test_arguments_are_as_long_as_the_kernel_takes_them():
     """Which reads a struct that is aligned to 64 bytes where it begins with maps."""
     assert ctypes.sizeof(fragment_arguments.WgmmaArguments) % 64 == 0

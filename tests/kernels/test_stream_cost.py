@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from dataclasses import asdict, replace
+from statistics import mean
 
 import pytest
 
@@ -128,16 +129,18 @@ def test_predictions_grow_with_the_work():
         assert times[-1] > floor  # no config beats the memory
 
 
-def test_choices_hold_on_problems_that_were_not_fitted():
-    """Judged is the config that the library takes, over the best one measured. One of them spills
-    registers, which nobody knows before it is compiled."""
+@pytest.mark.parametrize(("draw", "worst"), [("draw17", 1.1), ("ragged_draw4", 1.2)])
+def test_choices_hold_on_problems_that_were_not_fitted(draw, worst):
+    """Judged is the config that the library takes, over the best one measured. It may be one that
+    spills registers, which nobody knows before it is compiled."""
     timed = {}
-    for each in fit_stream.read([SWEEPS / "h200_draw16.jsonl"], spilling=True):
+    for each in fit_stream.read([SWEEPS / f"h200_{draw}.jsonl"], spilling=True):
         timed.setdefault(each.problem, {})[each.config] = each.relative
     regrets = sorted(own[ranked_by_prediction(asked)[0]] for asked, own in timed.items())
-    assert len(regrets) >= 100
+    assert len(regrets) >= 70
     assert regrets[len(regrets) // 2] < 1.005
-    assert regrets[-1] < 1.1
+    assert mean(regrets) < 1.015
+    assert regrets[-1] < worst
 
 
 def test_corrections_are_of_the_gpu_that_was_measured():

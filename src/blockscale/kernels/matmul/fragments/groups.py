@@ -22,9 +22,9 @@ def rows_each(problem: Problem) -> float:
     return problem.m / max(problem.busy_matrices, 1)
 
 
-def rows_of_most(problem: Problem, limit: int) -> int:
-    """Rows of x of a matrix; of ragged groups, so many that of those that have any only one in a
-    hundred has more, if rows fall on groups at random: it would read its weights once more. No more
+def rows_of_most(problem: Problem, limit: int, share: float = 0.01) -> int:
+    """Rows of x of a matrix; of ragged groups, so many that of those that have any only this share
+    has more, if rows fall on groups at random: they would read their weights once more. No more
     than `limit` are looked at."""
     if not problem.ragged:
         return problem.m
@@ -32,7 +32,7 @@ def rows_of_most(problem: Problem, limit: int) -> int:
     chance = exp(-mean)  # of a group to have so many rows
     beyond = any_rows = 1 - chance
     rows = 0
-    while beyond > any_rows / 100 and rows < min(problem.m, limit):
+    while beyond > share * any_rows and rows < min(problem.m, limit):
         rows += 1
         chance *= mean / rows
         beyond -= chance

@@ -24,6 +24,7 @@ _MMA_WARPS = ((1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (2, 8), (4, 4), (7
 _WGMMA_WARPS = ((4, 1), (4, 2), (8, 1), (4, 4), (8, 2), (16, 1))
 _STAGES = ((2, 256), (3, 256), (3, 128), (2, 128))  # number, k of each
 _SPLITS = (1, 2, 3, 4, 8)  # clusters of 5 to 7 find fewer places than `cluster_places` says
+_TURN_MORE = 1 / 12  # of ragged groups that have rows, those that may take one more turn
 _MOST_WARPS = 24  # of an SM
 _MOST_REGISTERS = 255  # of a thread
 # Of a thread beside its sums, by tiles of a warp: addresses, codes, scales, weights. With fewer,
@@ -86,17 +87,28 @@ def _shared_out(shape: Config, problem: Problem) -> Iterator[Config]:
 def _rows_at_a_time(problem: Problem) -> Iterator[tuple[int, bool]]:
     """All rows in one turn where that can be; few may leave columns idle. Where `wgmma` can take
     more than 16 rows, `mma` never was faster."""
-    rows, together = rows_of_most(problem, WGMMA_ROWS[-1]), takes_wgmma(problem)
+    rows = rows_of_most(problem, WGMMA_ROWS[-1])
     enough = [each for each in MMA_ROWS if each >= rows]
     # Up to 4 rows of codes are decoded by the kernel itself, with more by a kernel of its own.
     few = 4 if "@" in problem.x and rows <= 4 else 8
     mma = [each for each in enough if each <= max(few, enough[0])] if enough else [MMA_ROWS[-1]]
-    if not together:  # where so many do not fit, fewer take several turns
+    if not takes_wgmma(problem):  # where so many do not fit, fewer take several turns
         mma += [each for each in (8, 16, 32) if each < mma[0]]
-    yield from ((each, False) for each in mma if each <= 16 or not together)
-    if together and few == 8:
-        wgmma = [each for each in WGMMA_ROWS if each >= rows] or [WGMMA_ROWS[-1]]
-        yield from ((each, True) for each in wgmma[:2])
+        yield from ((each, False) for each in mma)
+        return
+    mma += _nearly_enough(MMA_ROWS, rows, problem)
+    yield from ((each, False) for each in mma if each <= 16)
+    if few == 8:
+        wgmma = [each for each in WGMMA_ROWS if each >= rows][:2] or [WGMMA_ROWS[-1]]
+        wgmma += _nearly_enough(WGMMA_ROWS, rows, problem)
+        yield from ((each, True) for each in wgmma)
+
+
+def _nearly_enough(sizes: tuple[int, ...], rows: int, problem: Problem) -> list[int]:
+    """The least with which a few ragged groups alone take one more turn, where it is not enough for
+    all. Never less than 8: fewer rows take `mma` as long."""
+    nearly = max(8, rows_of_most(problem, sizes[-1], _TURN_MORE))
+    return [each for each in sizes if nearly <= each < rows][:1]
 
 
 def is_legal(config: Config, problem: Problem) -> bool:
