@@ -33,7 +33,7 @@ from blockscale.runtime import Device
 FORMATS = (bs.NVFP4, bs.MXFP4, bs.KBIT4)
 WORK = "Experts: gate and up, activation, down"
 ROUTING = "Routing to experts and back: sort, gather, weighted sum"
-MOST_CALLS = 64  # of a ring
+FEWEST_CALLS, MOST_CALLS = 16, 64  # of a ring; one routing in particular says little of others
 _CHECKED = 3  # experts of a call, of those that have rows
 # Two products with operands and results in bfloat16, each value off by up to 2^-8 a few times over.
 _TOLERANCE = 0.02
@@ -140,9 +140,8 @@ def _described(layer: ExpertLayer, tokens: int) -> str:
 def calls_of_a_ring(layer: ExpertLayer, tokens: int, expert_bytes: int, cache: int) -> int:
     """As many as read more than the caches hold, a few times over."""
     share = 1 - (1 - layer.top / layer.experts) ** tokens  # of experts with rows, on average
-    return max(
-        2, min(ceil(RING_CACHES * cache / (layer.experts * share * expert_bytes)), MOST_CALLS)
-    )
+    enough = ceil(RING_CACHES * cache / (layer.experts * share * expert_bytes))
+    return max(FEWEST_CALLS, min(enough, MOST_CALLS))
 
 
 def routings(layer: ExpertLayer, tokens: int, count: int) -> list[Tensor]:

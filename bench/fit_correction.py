@@ -41,6 +41,9 @@ _BRANCHES = {
     "h200_draw13.jsonl",
     *(f"h200_gemm_draw{number}.jsonl" for number in range(1, 5)),
 }
+# Sweeps that timed ragged groups on as many routings as read 150 MB of weights. Of launches that
+# read more than this there were fewer than eight: they tell of single routings.
+_FEW_ROUTINGS, _ROUTING_BYTES = {f"h200_draw{number}.jsonl" for number in range(1, 18)}, 20e6
 _NEAR = 1.3  # times the least prediction: what the GEMM's network is taught about
 _CODED = 8  # every so many problems of the stream kernel with x in NVFP4
 
@@ -79,6 +82,7 @@ class Stream:
             )
             for path in paths
             for each in fit_stream.read([path])
+            if not _on_few_routings(path, each.problem)
         ]
 
     def _counted(self, problem: Problem, config: Any) -> tuple[float, list[float]]:
@@ -163,6 +167,13 @@ def _is_old(path: str, format: Format, *quicker: str) -> bool:
     name = Path(path).name
     of_element = format.element.name in quicker and name in _MORE_INSTRUCTIONS
     return of_element or (format == MXFP4 and name in _BRANCHES)
+
+
+def _on_few_routings(path: str, problem: Problem) -> bool:
+    weights = (
+        problem.weights_read * problem.n * problem.k * problem.w_kind.format.bits_per_value / 8
+    )
+    return problem.ragged and Path(path).name in _FEW_ROUTINGS and weights > _ROUTING_BYTES
 
 
 def _timed(launches: Sequence[Launched]) -> list[Timed]:

@@ -72,7 +72,7 @@ def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
         (1024, 24),  # one in 45 more than 24
     ],
 )
-def test_a_tile_may_be_too_small_for_one_busy_group_in_twelve(m, least):
+def test_a_tile_may_be_too_small_for_one_busy_group_in_fourteen(m, least):
     asked = problem(bs.KBIT4, fragments(bs.KBIT4), m=m, n=1536, k=2048, groups=64, ragged=True)
     assert min(each.tile_m for each in every_config(asked)) == least
 

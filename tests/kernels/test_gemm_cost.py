@@ -121,7 +121,7 @@ def test_choices_of_kernel_and_config_where_groups_are_skewed():
 
 @pytest.mark.parametrize(
     ("draw", "worst"),
-    [("rows_draw2", 1.04), ("rows_draw5", 1.07), ("rows_draw6", 1.05), ("mxfp4_rows_draw2", 1.06)],
+    [("rows_draw2", 1.08), ("rows_draw5", 1.07), ("rows_draw6", 1.05), ("mxfp4_rows_draw2", 1.06)],
 )
 def test_choices_of_kernel_and_config_where_rows_are_few(draw, worst):
     """Either kernel may be the faster. Nothing was fitted to these draws."""

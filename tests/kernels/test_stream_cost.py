@@ -129,12 +129,12 @@ def test_predictions_grow_with_the_work():
         assert times[-1] > floor  # no config beats the memory
 
 
-@pytest.mark.parametrize(("draw", "worst"), [("draw17", 1.1), ("ragged_draw4", 1.2)])
+@pytest.mark.parametrize(("draw", "worst"), [("draw18", 1.1), ("ragged_draw5", 1.15)])
 def test_choices_hold_on_problems_that_were_not_fitted(draw, worst):
-    """Judged is the config that the library takes, over the best one measured. It may be one that
-    spills registers, which nobody knows before it is compiled."""
+    """Judged is the config that the library takes, over the best of all that were measured. It may
+    be one that spills registers, which nobody knows before it is compiled."""
     timed = {}
-    for each in fit_stream.read([SWEEPS / f"h200_{draw}.jsonl"], spilling=True):
+    for each in fit_stream.read([SWEEPS / f"h200_{draw}.jsonl"], spilling=True, spare=True):
         timed.setdefault(each.problem, {})[each.config] = each.relative
     regrets = sorted(own[ranked_by_prediction(asked)[0]] for asked, own in timed.items())
     assert len(regrets) >= 70

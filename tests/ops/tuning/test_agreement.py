@@ -7,7 +7,7 @@ from blockscale.kernels.matmul import cpu, reference
 from blockscale.ops.agreement import disagreement
 from blockscale.ops.tuning import agreement
 from blockscale.ops.tuning.agreement import tolerance
-from blockscale.ops.tuning.operands import make_operands
+from blockscale.ops.tuning.operands import entries_of_a_ring, make_operands
 from blockscale.runtime import load_native
 from ops.tuning.fakes import CPU, problem
 
@@ -87,6 +87,23 @@ def test_weights_may_be_decoded_in_pieces(w, monkeypatch):
     whole = tolerance(wanted, operands)
     monkeypatch.setattr(agreement, "_PANEL_ELEMENTS", 7 * wanted.k)
     torch.testing.assert_close(tolerance(wanted, operands), whole)
+
+
+@pytest.mark.parametrize(
+    ("ragged", "device", "touched", "entries"),
+    [
+        (False, "cuda", 500, 1),
+        (True, "cuda", 500, 32),  # many routings, however much each reads
+        (True, "cuda", 4, 75),
+        (True, "cpu", 500, 1),  # which takes groups one after another
+        (True, "cuda", 1, 256),
+    ],
+)
+def test_a_ring_has_as_many_entries_as_caches_and_routings_ask_for(
+    ragged, device, touched, entries
+):
+    asked = problem(groups=4, ragged=ragged)
+    assert entries_of_a_ring(asked, 300, touched, device) == entries
 
 
 def test_what_was_not_written_does_not_agree():

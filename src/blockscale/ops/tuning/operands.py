@@ -1,8 +1,8 @@
 """What candidates are timed on: random operands of a problem, the same in every run.
 
-A ring of them, so that weights come from memory: copies of the weights, and of a ragged problem as
-many routings, each of which meets other experts. All experts hold the same matrix, in memory of
-their own, so that one matrix tells what every row should give.
+A ring of them, so that weights come from memory: copies of the weights, and of a ragged problem at
+least as many routings, each of which meets other experts. All experts hold the same matrix, in
+memory of their own, so that one matrix tells what every row should give.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from blockscale.ops.quantize import (
 from blockscale.problem import Kind, Problem, dtype_named
 
 _MOST_ENTRIES = 256  # weights so small that these fit into a cache gain nothing by more
+# Routings that a GPU meets, which runs all groups at once: whether the largest has more rows than a
+# tile can make a third of the time, and one routing in particular says little of others.
+_FEWEST_ROUTINGS = 32
 
 
 @dataclass(frozen=True)
@@ -107,17 +110,23 @@ def _ring(
     else:
         experts = int(group_sizes.count_nonzero())
     touched = max(total * experts // problem.groups, 1)
-    count = min(-(-ring_bytes // touched), _MOST_ENTRIES) or 1
+    device = weights[0].codes.device
+    count = entries_of_a_ring(problem, ring_bytes, touched, device.type)
     copies = [weights] + [
         tuple(part._replace(codes=part.codes.clone(), scale=part.scale.clone()) for part in weights)
         for _ in range(min(-(-ring_bytes // total), count) - 1)
     ]
-    device = weights[0].codes.device
     if group_sizes is None:
         routings = [_routing(problem, device, i) for i in range(count)]
     else:
         routings = [_exchanged(group_sizes, device, i // len(copies)) for i in range(count)]
     return [Entry(copies[i % len(copies)], routing) for i, routing in enumerate(routings)]
+
+
+def entries_of_a_ring(problem: Problem, ring_bytes: int, touched: int, device: str) -> int:
+    """touched: bytes of weights that a call reads"""
+    fewest = _FEWEST_ROUTINGS if problem.ragged and device == "cuda" else 1
+    return max(fewest, min(-(-ring_bytes // touched), _MOST_ENTRIES))
 
 
 def _routing(problem: Problem, device: torch.device, seed: int) -> Tensor | None:

@@ -24,7 +24,7 @@ _MMA_WARPS = ((1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (2, 8), (4, 4), (7
 _WGMMA_WARPS = ((4, 1), (4, 2), (8, 1), (4, 4), (8, 2), (16, 1))
 _STAGES = ((2, 256), (3, 256), (3, 128), (2, 128))  # number, k of each
 _SPLITS = (1, 2, 3, 4, 8)  # clusters of 5 to 7 find fewer places than `cluster_places` says
-_TURN_MORE = 1 / 12  # of ragged groups that have rows, those that may take one more turn
+_TURN_MORE = 1 / 14  # of ragged groups that have rows, those that may take one more turn
 _MOST_WARPS = 24  # of an SM
 _MOST_REGISTERS = 255  # of a thread
 # Of a thread beside its sums, by tiles of a warp: addresses, codes, scales, weights. With fewer,
