@@ -69,7 +69,8 @@ def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
         (32, 4),  # one in 27 has more than 2, which take as long as 4
         (256, 8),  # one in 46 more than 8
         (384, 16),  # one in seven more than 8
-        (1024, 24),  # one in 45 more than 24
+        (640, 16),  # one in 35 more than 16
+        (1024, 32),  # one in 45 more than 24, of which no sweep knows
     ],
 )
 def test_a_tile_may_be_too_small_for_one_busy_group_in_fourteen(m, least):
