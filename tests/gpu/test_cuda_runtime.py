@@ -3,12 +3,13 @@
 import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from blockscale.runtime import device_of
+from blockscale.runtime import device_of, gpu
 from blockscale.runtime.cuda import Build, CudaError, cuda_refusal, current_stream, function
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -51,6 +52,14 @@ class Scaled:
 
 def test_nothing_stands_in_the_way():
     assert cuda_refusal(device_of(torch.device("cuda", 0))) is None
+
+
+def test_the_table_of_gpus_tells_what_the_driver_does():
+    """Else other configs would run than `explain --gpu` says."""
+    here = device_of(torch.device("cuda", 0))
+    if here.name != gpu("h200").name:
+        pytest.skip(f"{here.name}: the table is held to the driver of an H200")
+    assert replace(here, live=False) == gpu("h200")
 
 
 def test_a_kernel_runs():

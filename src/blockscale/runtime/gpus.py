@@ -4,8 +4,10 @@ that no driver tells.
 Sources. SMs, clocks, bandwidth and dense 16-bit tensor rates: NVIDIA's data sheets and architecture
 papers (A100, Ada, H100, H200, Blackwell, RTX Blackwell). Shared memory: the table of compute
 capabilities in the CUDA programming guide; one KiB of an SM's share is the system's for each CTA.
-The clocks of H200 and H100 are those that they were seen to hold under these kernels. Of B300 and
-GB10, marked below, some are not published: they are those of the nearest sibling.
+The clocks of H200 and H100 are those that they were seen to hold under these kernels, and the L2 of
+the H200 is what its driver tells, more than the data sheet's 50 MB: what is explained without a GPU
+is to be what runs on one. Of B300 and GB10, marked below, some are not published: they are those of
+the nearest sibling.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ GPUS: dict[str, Device] = {
     "rtx4090": _gpu("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 100, 72, 1008, 165),
     "l40s": _gpu("NVIDIA L40S", "sm_89", 142, 2520, 100, 96, 864, 362),
     "h100": _gpu("NVIDIA H100 80GB HBM3", "sm_90", 132, 1830, 228, 50, 3352, 989),
-    "h200": _gpu("NVIDIA H200", "sm_90", 132, 1830, 228, 50, 4800, 989),
+    "h200": _gpu("NVIDIA H200", "sm_90", 132, 1830, 228, 60, 4800, 989),
     "b200": _gpu("NVIDIA B200", "sm_100", 148, 1860, 228, 126, 7700, 2250),
     "b300": _gpu("NVIDIA B300", "sm_103", 148, 1860, 228, 126, 8000, 2250),  # SMs, L2: B200's
     "gb10": _gpu("NVIDIA GB10", "sm_121", 48, 2418, 100, 24, 273, 62),  # clock, L2, rate: guessed

@@ -74,7 +74,7 @@ CONSTANTS = Constants(
     join_sums=176.8,
     beside=4.456,
     again=1.095,
-    cache=0.2781,
+    cache=0.2318,
 )
 
 
