@@ -23,7 +23,7 @@ def live(monkeypatch):
             minor=minor,
             multi_processor_count=sms,
             shared_memory_per_multiprocessor=shared,
-            L2_cache_size=50 << 20,
+            L2_cache_size=60 << 20,
         )
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
         device_of.cache_clear()
