@@ -106,10 +106,10 @@ def _rows_at_a_time(problem: Problem) -> Iterator[tuple[int, bool]]:
 
 def _nearly_enough(sizes: tuple[int, ...], rows: int, problem: Problem) -> list[int]:
     """The least with which a few ragged groups alone take one more turn, where it is not enough for
-    all. Never less than 8: fewer rows take `mma` as long. Nor more than 16: larger ones were timed
-    on two problems, and lost."""
-    nearly = max(8, rows_of_most(problem, sizes[-1], _TURN_MORE))
-    return [each for each in sizes if nearly <= each < min(rows, 17)][:1]
+    all: 8, since fewer rows take `mma` as long, or 16. Larger ones were timed on two problems, and
+    lost."""
+    nearly = rows_of_most(problem, sizes[-1], _TURN_MORE)
+    return [each for each in sizes if each in (8, 16) and nearly <= each < rows][:1]
 
 
 def is_legal(config: Config, problem: Problem) -> bool:
