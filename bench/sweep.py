@@ -167,8 +167,12 @@ def _likely(problem: Problem, best: int) -> list[Config]:
 
 def recorded(record: Path, formats: list[str], best: int) -> Plan:
     """Products of a record of bench.run that the streaming kernel takes."""
+    try:
+        cases = json.loads(record.read_text())["cases"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise SystemExit(f"{record} is no record of bench.run: {error}") from None
     plan = []
-    for case in json.loads(record.read_text())["cases"]:
+    for case in cases:
         names = {entry["rival"].lower() for entry in case["entries"] if entry["role"] == "ours"}
         for name in (each for each in formats if each in names):
             problem = _problem(format_named(name), case["m"], case["n"], case["k"])
@@ -341,6 +345,14 @@ def _samples(watches: dict[int, Any]) -> dict[int, list[float]]:
     return samples
 
 
+def _formats(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in FORMATS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {','.join(FORMATS)}")
+    return names
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -353,7 +365,7 @@ def main() -> None:
     drawing.add_argument("--best", type=int, default=16, help="configs that the model ranks first")
     drawing.add_argument("--others", type=int, default=8, help="of the rest, at random")
     drawing.add_argument("--ragged", action="store_true", help="layers of experts alone")
-    drawing.add_argument("--formats", default=",".join(FORMATS), help="separated by commas")
+    drawing.add_argument("--formats", type=_formats, default=[*FORMATS], help="with commas")
     repeating = commands.add_parser("again", help="problems of stored sweeps, into a file")
     repeating.add_argument("sweeps", type=Path, nargs="+")
     repeating.add_argument("plan", type=Path)
@@ -362,7 +374,7 @@ def main() -> None:
     of_record = commands.add_parser("recorded", help="products of a record, into a file")
     of_record.add_argument("record", type=Path)
     of_record.add_argument("plan", type=Path)
-    of_record.add_argument("--formats", default=",".join(FORMATS), help="separated by commas")
+    of_record.add_argument("--formats", type=_formats, default=[*FORMATS], help="with commas")
     of_record.add_argument("--best", type=int, default=12, help="configs that are ranked first")
     compiling = commands.add_parser("compile", help="what a plan needs")
     compiling.add_argument("plan", type=Path)
@@ -372,14 +384,13 @@ def main() -> None:
         timing.add_argument("out", type=Path)
     args = parser.parse_args()
     if args.command == "draw":
-        formats = args.formats.split(",")
         drawn = draw_ragged if args.ragged else draw_problem
-        plan = draw(args.seed, args.problems, args.best, args.others, formats, drawn)
+        plan = draw(args.seed, args.problems, args.best, args.others, args.formats, drawn)
         write_plan(plan, args.plan)
     elif args.command == "again":
         write_plan(again(args.sweeps, args.best, args.earlier), args.plan)
     elif args.command == "recorded":
-        write_plan(recorded(args.record, args.formats.split(","), args.best), args.plan)
+        write_plan(recorded(args.record, args.formats, args.best), args.plan)
     elif args.command == "compile":
         with ThreadPoolExecutor(_JOBS) as pool:
             print(f"{len(_compiled(read_plan(args.plan), pool))} builds")

@@ -69,3 +69,10 @@ def test_products_of_a_record_are_planned():
     assert {(problem.n, problem.k) for problem, _ in plan} >= {(8192, 8192), (5120, 2048)}
     for problem, configs in plan:
         assert all(is_legal(config, problem) for config in configs)
+
+
+def test_what_is_no_record_is_refused(tmp_path):
+    cut = tmp_path / "record.json"
+    cut.write_text((SWEEPS.parent / "h200.json").read_text()[:300])
+    with pytest.raises(SystemExit, match="is no record of bench.run"):
+        sweep.recorded(cut, ["kbit5"], best=2)
