@@ -74,5 +74,5 @@ def test_products_of_a_record_are_planned():
 def test_what_is_no_record_is_refused(tmp_path):
     cut = tmp_path / "record.json"
     cut.write_text((SWEEPS.parent / "h200.json").read_text()[:300])
-    with pytest.raises(SystemExit, match="is no record of bench.run"):
+    with pytest.raises(SystemExit, match=r"is no record of bench\.run"):
         sweep.recorded(cut, ["kbit5"], best=2)
