@@ -95,7 +95,7 @@ def test_weights_may_be_decoded_in_pieces(w, monkeypatch):
         (False, "cuda", 500, 1),
         (True, "cuda", 500, 32),  # many routings, however much each reads
         (True, "cuda", 4, 75),
-        (True, "cpu", 500, 1),  # which takes groups one after another
+        (True, "cpu", 500, 1),  # a GPU alone is timed on more routings than its caches ask for
         (True, "cuda", 1, 256),
     ],
 )

@@ -27,7 +27,7 @@ from blockscale.problem import Kind, Problem, dtype_named
 
 _MOST_ENTRIES = 256  # weights so small that these fit into a cache gain nothing by more
 # Routings that a GPU meets, which runs all groups at once: whether the largest has more rows than a
-# tile can make a third of the time, and one routing in particular says little of others.
+# tile can make a fifth of the time, and one routing in particular says little of others.
 _FEWEST_ROUTINGS = 32
 
 
