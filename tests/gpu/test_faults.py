@@ -1,5 +1,6 @@
 """On a GPU: streams at once, memory that runs out, a process beside this one that is killed."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -104,13 +105,22 @@ def test_packing_is_not_captured(expected):
 @pytest.fixture
 def little_memory():
     """Ends with all of the device's."""
-    total = torch.cuda.get_device_properties(0).total_memory
+    total, held = torch.cuda.get_device_properties(0).total_memory, []
+
+    def limit_to(more):
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + more) / total)
 
     def leave(more):
         torch.cuda.empty_cache()  # what is kept for later would be more
-        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + more) / total)
+        limit_to(0)
+        # So would the rest of a segment where a tensor of an earlier test still lies.
+        with contextlib.suppress(torch.OutOfMemoryError):
+            while True:
+                held.append(torch.empty(more, dtype=torch.uint8, device="cuda"))
+        limit_to(more)
 
     yield leave
+    held.clear()
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.empty_cache()
 
