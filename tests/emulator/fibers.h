@@ -1,5 +1,6 @@
 // Fibers: every thread of a kernel has a stack of its own, and runs until it waits for another one.
 #pragma once
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -38,7 +39,7 @@ class Fiber {
    public:
     void start(void (*body)(void*), void* argument) {
         stack_ = stacks.take();
-        body_ = body, argument_ = argument;
+        body_ = body, argument_ = argument, entered_ = false;
         getcontext(&context_);
         context_.uc_stack.ss_sp = static_cast<char*>(stack_) + Stacks::GUARD;
         context_.uc_stack.ss_size = Stacks::BYTES - Stacks::GUARD;
@@ -46,12 +47,18 @@ class Fiber {
         makecontext(&context_, enter, 0);
     }
 
-    // From the scheduler to the fiber, and back.
+    // From the scheduler to the fiber, and back. Contexts save the mask of signals too, by a call of the system: a
+    // fiber is entered by its context once, and jumped to from then on.
     void resume() {
         running_ = this;
-        swapcontext(&scheduler_, &context_);
+        if (_setjmp(scheduler_)) return;
+        if (entered_) _longjmp(left_, 1);
+        entered_ = true;
+        setcontext(&context_);
     }
-    void leave() { swapcontext(&context_, &scheduler_); }
+    void leave() {
+        if (!_setjmp(left_)) _longjmp(scheduler_, 1);
+    }
 
     bool holds(const void* pointer) const {
         const char *p = static_cast<const char*>(pointer), *begin = static_cast<const char*>(stack_);
@@ -67,10 +74,12 @@ class Fiber {
     static void enter() { running_->body_(running_->argument_); }
 
     ucontext_t context_;
+    jmp_buf left_;
+    bool entered_ = false;
     void* stack_ = nullptr;
     void (*body_)(void*) = nullptr;
     void* argument_ = nullptr;
-    static inline ucontext_t scheduler_;
+    static inline jmp_buf scheduler_;
     static inline Fiber* running_ = nullptr;
 };
 

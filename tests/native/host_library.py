@@ -52,7 +52,7 @@ def standard_headers(*options):
 @cache
 def emulator_path():
     """The emulator knows the wrappers' host half of the device code alone."""
-    options = ("-fPIC", "-shared", "-std=c++20", "-O1")
+    options = ("-fPIC", "-shared", "-std=c++20", "-O2")
     sources = (FOLDER / "base.cuh", *FOLDER.glob("ptx/host*"), EMULATOR)
     return made(*options, EMULATOR / "emulator.cpp", sources=sources)
 
