@@ -31,6 +31,7 @@ from runtime.disassembly import disassemble
 RECORDED = "sm_90a"  # a target of which there was a GPU
 RECORD = Path(__file__).with_name("cubins.json")
 OTHER_PRODUCTS = ("gated_matmul", "grouped_matmul", "grouped_gated_matmul")
+PRODUCTS = ("matmul", *OTHER_PRODUCTS, "input_grad")
 HOW_TO_RECORD = "if that is meant: cd tests; python -m runtime.cubins"
 
 
@@ -130,6 +131,13 @@ def compiled() -> list[tuple[str, str]]:
         for target in TARGETS
         if target in targets.get(verb, EVERY_LINE)
     ]
+
+
+def builds_of(products: bool, target: str) -> list[Build]:
+    """Of all verbs that multiply, or of all others: many have kernels in common, and whatever is
+    started for one target takes long to start."""
+    verbs = [verb for verb, each in compiled() if each == target and (verb in PRODUCTS) == products]
+    return list(dict.fromkeys(build for verb in verbs for build in every_build(verb, target)))
 
 
 @cache

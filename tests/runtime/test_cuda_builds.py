@@ -56,8 +56,12 @@ def listings_of_waiting(target):
 
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize(("verb", "target"), COMPILED)
-def test_every_kernel_compiles_and_does_not_spill(verb, target):
+@pytest.mark.parametrize(
+    ("products", "target"),
+    dict.fromkeys((verb in cubins.PRODUCTS, target) for verb, target in COMPILED),
+    ids=lambda each: {True: "products", False: "conversions"}.get(each, each),
+)
+def test_every_kernel_compiles_and_does_not_spill(products, target):
     # Another compiler allocates registers in another way.
     same = RECORD["nvrtc"] == cubins.nvrtc_version()
     if not same:
@@ -68,7 +72,7 @@ def test_every_kernel_compiles_and_does_not_spill(verb, target):
         )
     record = RECORD["kernels"] if same else None
     complaints = []
-    compiled = list(cubins.compile_all(cubins.every_build(verb, target), target))
+    compiled = list(cubins.compile_all(cubins.builds_of(products, target), target))
     listings = cubins.machine_code(compiled, target)
     for (build, code), listing in zip(compiled, listings, strict=True):
         name, used = cubins.label(build, target), cubins.usage(code)[build.entry]
