@@ -6,11 +6,31 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 FOLDER = Path(__file__).parents[2] / "cuda"  # headers by folder, kernels in one of their own
-_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
+_INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
+
+
+class _Content(NamedTuple):
+    hash: str
+    includes: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _content(file: Path, inode: int, size: int, changed: int) -> _Content:
+    """Read once: a kernel has some fifty headers, and most kernels the same ones."""
+    read = file.read_bytes()
+    return _Content(
+        hashlib.sha256(read).hexdigest(), tuple(each.decode() for each in _INCLUDE.findall(read))
+    )
+
+
+def _content_of(file: Path) -> _Content:
+    facts = file.stat()
+    return _content(file, facts.st_ino, facts.st_size, facts.st_mtime_ns)
 
 
 @dataclass(frozen=True)
@@ -50,7 +70,7 @@ class Build:
         found, waiting = [self.path], [self.path]
         while waiting:
             file = waiting.pop()
-            for name in _INCLUDE.findall(file.read_text(encoding="utf-8")):
+            for name in _content_of(file).includes:
                 places = [file.parent / name, FOLDER / name]
                 header = next((place for place in places if place.is_file()), None)
                 if header is not None and header not in found:
@@ -60,8 +80,6 @@ class Build:
 
     def key(self, options: list[str], compiler: str) -> str:
         """Of everything that the machine code depends on."""
-        contents = sorted(
-            (file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in self.files()
-        )
+        contents = sorted((file.name, _content_of(file).hash) for file in self.files())
         facts = [self.path.name, self.entry, self.defines, options, compiler, contents]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
