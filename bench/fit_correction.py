@@ -97,7 +97,7 @@ class Stream:
 
     def untimed(self) -> Iterator[list[float]]:
         for problem in self._drawn():
-            for config in stream_choice.likely_costs(problem):
+            for config in stream_choice.likely_configs(problem):
                 yield self._counted(problem, config)[1]
 
     def _drawn(self) -> Iterator[Problem]:

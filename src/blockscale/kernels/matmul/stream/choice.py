@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
 
 from blockscale.kernels.contract import Prediction
 from blockscale.kernels.matmul.fragments.groups import rows_each
@@ -66,25 +65,29 @@ def ranked_by_prediction(problem: Problem) -> list[Config]:
     problem = representative(problem)
     costs = _costs(problem)
     likely = _likely(costs)
-    times = {each: _corrected(problem, each, expected) for each, expected in likely.items()}
-    return [*sorted(times, key=times.__getitem__), *list(costs)[len(likely) :]][:_KEPT]
+    times = [_corrected(problem, each, expected) for each, expected in likely]
+    order = sorted(range(len(likely)), key=times.__getitem__)
+    found = [likely[place][0] for place in order]
+    return [*found, *(each for each, _ in costs[len(likely) :])][:_KEPT]
 
 
-def likely_costs(problem: Problem) -> dict[Config, Cost]:
-    """Of configs that may be the fastest, the least first."""
-    return _likely(_costs(representative(problem)))
+def likely_configs(problem: Problem) -> list[Config]:
+    """Those that may be the fastest, the least first."""
+    return [each for each, _ in _likely(_costs(representative(problem)))]
 
 
-def _costs(problem: Problem) -> dict[Config, Cost]:
+def _costs(problem: Problem) -> list[tuple[Config, Cost]]:
     """Of every config, the least first."""
-    costs = {each: cost(problem, each) for each in every_config(problem)}
-    return dict(sorted(costs.items(), key=lambda each: each[1].microseconds))
+    costs = [(each, cost(problem, each)) for each in every_config(problem)]
+    return sorted(costs, key=lambda each: each[1].microseconds)
 
 
-def _likely(costs: dict[Config, Cost]) -> dict[Config, Cost]:
-    some = dict(islice(costs.items(), _MOST_LIKELY))
-    limit = _LIKELY * min((each.microseconds for each in some.values()), default=0)
-    return {each: expected for each, expected in some.items() if expected.microseconds <= limit}
+def _likely(costs: list[tuple[Config, Cost]]) -> list[tuple[Config, Cost]]:
+    """Of these, which begin with the least."""
+    if not costs:
+        return []
+    limit = _LIKELY * costs[0][1].microseconds
+    return [each for each in costs[:_MOST_LIKELY] if each[1].microseconds <= limit]
 
 
 def _corrected(problem: Problem, config: Config, expected: Cost) -> float:
