@@ -1,5 +1,6 @@
 """Shared parameters. A format or a kernel joins the tests by being registered."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -37,6 +38,13 @@ def pytest_ignore_collect(collection_path):
 def pytest_collection_modifyitems(items):
     """Some tests compile for minutes: they come first, so that no worker is left alone with one."""
     items.sort(key=lambda item: item.path.name != "test_cuda_builds.py")
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: a million objects, which the garbage collector would look
+    through dozens of times, a quarter of a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header():

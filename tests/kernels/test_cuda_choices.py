@@ -44,7 +44,7 @@ def test_k_is_split_in_clusters_alone(some, groups, gated):
         facts = {"ragged": groups > 0, "groups": max(groups, 1), "gated": gated}
         if gated:
             facts["activation"] = "silu"
-        for config in stream_configs(problem(some, fragments(some), m=m, n=n, k=k, **facts)):
+        for config in every_config(problem(some, fragments(some), m=m, n=n, k=k, **facts)):
             assert ("in a cluster" in str(config)) == (config.splits > 1), (m, n, k, config)
             found.add(config.splits > 1)
     assert found == {False, True}
