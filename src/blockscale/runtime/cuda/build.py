@@ -67,16 +67,16 @@ class Build:
 
         Conditions are not read: a header that a define leaves out is listed as well.
         """
-        found, waiting = [self.path], [self.path]
+        found, waiting = {self.path: None}, [self.path]
         while waiting:
             file = waiting.pop()
             for name in _content_of(file).includes:
                 places = [file.parent / name, FOLDER / name]
                 header = next((place for place in places if place.is_file()), None)
                 if header is not None and header not in found:
-                    found.append(header)
+                    found[header] = None
                     waiting.append(header)
-        return found
+        return list(found)
 
     def key(self, options: list[str], compiler: str) -> str:
         """Of everything that the machine code depends on."""
