@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from bench.machine import commit, describe_machine
-from bench.sweep import facts_of
+from bench.sweep import record_of
 from blockscale.formats import INT8
 from blockscale.formats import format as format_named
 from blockscale.kernels.matmul.cpu import Config, algorithms, bind
@@ -192,7 +192,7 @@ def sweep(
             torch.set_num_threads(used)
             for isa in isas:
                 seconds = measure(problem, isa, operands, order)
-                record = [facts_of(problem), isa, used, seconds]
+                record = [record_of(problem), isa, used, seconds]
                 if seconds:
                     out.write(json.dumps(record, separators=(",", ":")) + "\n")
                     out.flush()

@@ -30,6 +30,9 @@ from blockscale.kernels.matmul.sm90_gemm.space import every_config
 from blockscale.kernels.matmul.stream import choice as stream_choice
 from blockscale.kernels.matmul.stream import correction as stream_correction
 from blockscale.kernels.matmul.stream import cost as stream_cost
+from blockscale.kernels.matmul.stream.facts import facts_of
+from blockscale.kernels.matmul.stream.representative import representative
+from blockscale.kernels.matmul.stream.work import count
 from blockscale.layouts import canonical
 from blockscale.problem import Kind, Problem
 
@@ -87,13 +90,10 @@ class Stream:
 
     def _counted(self, problem: Problem, config: Any) -> tuple[float, list[float]]:
         """As the choice of a config sees the problem."""
-        seen = stream_choice.representative(problem)
-        expected = stream_cost.cost(seen, config)
-        uneven = stream_cost.unevenness(seen, config)
-        facts = stream_correction.features(
-            stream_cost.count(seen, config), expected, problem.device.sms
-        )
-        return expected.microseconds * uneven, facts
+        work = count(config, facts_of(representative(problem)))
+        expected = stream_cost.cost(work)
+        uneven = stream_cost.unevenness(work)
+        return expected.microseconds * uneven, stream_correction.features(work, expected)
 
     def untimed(self) -> Iterator[list[float]]:
         for problem in self._drawn():

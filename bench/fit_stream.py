@@ -23,9 +23,12 @@ from bench.sweep import problem_of
 from blockscale.formats import parse_spec
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.constants import ALGORITHMS, SHARED, Algorithm, Shared
-from blockscale.kernels.matmul.stream.cost import Work, count, predict, rates_of
+from blockscale.kernels.matmul.stream.cost import predict, rates_of
 from blockscale.kernels.matmul.stream.exceptions import read_config
-from blockscale.kernels.matmul.stream.space import ctas_of_busiest, is_legal
+from blockscale.kernels.matmul.stream.facts import facts_of
+from blockscale.kernels.matmul.stream.occupancy import ctas_of_busiest
+from blockscale.kernels.matmul.stream.space import is_legal
+from blockscale.kernels.matmul.stream.work import Work, count
 from blockscale.problem import Problem
 
 SWEEPS = Path(__file__).parent / "results" / "sweeps"
@@ -44,7 +47,8 @@ class Timing(NamedTuple):
 
 def _predicted(timing: Timing, algorithms: dict[str, Algorithm], shared: Shared) -> float:
     rates = rates_of(timing.problem.device)
-    return predict(timing.work, algorithms[timing.work.algorithm], shared, rates).microseconds
+    algorithm = algorithms[timing.config.algorithm]
+    return predict(timing.work, algorithm, shared, rates).microseconds
 
 
 def read(paths: Iterable[str | Path], spilling: bool = False, spare: bool = False) -> list[Timing]:
@@ -55,15 +59,16 @@ def read(paths: Iterable[str | Path], spilling: bool = False, spare: bool = Fals
     for path in paths:
         for line in Path(path).read_text().splitlines():
             problem, configs = _launches(json.loads(line), spilling)
+            facts = facts_of(problem)
             timed = [
                 (config, microseconds)
                 for config, microseconds in configs
-                if is_legal(config, problem)
-                and (spare or config.ctas_per_sm <= ctas_of_busiest(config, problem))
+                if is_legal(config, facts)
+                and (spare or config.ctas_per_sm <= ctas_of_busiest(config, facts, config.splits))
             ]
             best = min((each for _, each in timed), default=0)
             found += [
-                Timing(problem, config, count(problem, config), each, each / best)
+                Timing(problem, config, count(config, facts), each, each / best)
                 for config, each in timed
                 if each < _SLOW * best
             ]

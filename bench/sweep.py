@@ -36,7 +36,9 @@ from blockscale.kernels.matmul.stream.choice import ranked_by_prediction
 from blockscale.kernels.matmul.stream.config import Config
 from blockscale.kernels.matmul.stream.cost import cost
 from blockscale.kernels.matmul.stream.exceptions import exception, read_config
+from blockscale.kernels.matmul.stream.facts import facts_of
 from blockscale.kernels.matmul.stream.space import every_config, is_legal
+from blockscale.kernels.matmul.stream.work import count
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import Device, gpu
 from blockscale.runtime.cuda import cubin
@@ -130,7 +132,8 @@ def draw(
         ranked = ranked_by_prediction(problem)
         of_tiles = {each.tile_m: each for each in reversed(ranked)}
         first = [*dict.fromkeys([*ranked[:best], *of_tiles.values()])]
-        times = {each: cost(problem, each).microseconds for each in every_config(problem)}
+        facts = facts_of(problem)
+        times = {each: cost(count(each, facts)).microseconds for each in every_config(facts)}
         likely = sorted(times, key=times.__getitem__)[
             : max(best + others, round(_LIKELY * len(times)))
         ]
@@ -153,7 +156,8 @@ def again(sweeps: list[Path], best: int, earlier: int) -> Plan:
                 raise SystemExit(f"{path}, line {number}, is of no such sweep: {error}") from None
     plan = []
     for problem, times in timed.items():
-        fastest = sorted((each for each in times if is_legal(each, problem)), key=times.__getitem__)
+        legal = [each for each in times if is_legal(each, facts_of(problem))]
+        fastest = sorted(legal, key=times.__getitem__)
         plan.append((problem, [*dict.fromkeys([*_likely(problem, best), *fastest[:earlier]])]))
     return plan
 
@@ -181,7 +185,7 @@ def recorded(record: Path, formats: list[str], best: int) -> Plan:
     return plan
 
 
-def facts_of(problem: Problem) -> dict[str, Any]:
+def record_of(problem: Problem) -> dict[str, Any]:
     """As files hold them: a device by its architecture, whose GPU the file's name tells."""
     facts = {each.name: getattr(problem, each.name) for each in fields(problem)}
     del facts["device"]
@@ -197,7 +201,7 @@ def problem_of(facts: dict[str, Any]) -> Problem:
 
 def write_plan(plan: Plan, path: Path) -> None:
     listed = [
-        (facts_of(problem), [numbers_of(each) for each in configs]) for problem, configs in plan
+        (record_of(problem), [numbers_of(each) for each in configs]) for problem, configs in plan
     ]
     path.write_text(json.dumps(listed))
 
@@ -327,7 +331,7 @@ def _measure(problem: Problem, configs: list[Config], device: Any, skipped: list
         [numbers_of(configs[number]), *held[number], round(1e6 * median(samples), 3)]
         for number, samples in _samples(watches).items()
     ]
-    return [facts_of(problem), rows]
+    return [record_of(problem), rows]
 
 
 def numbers_of(config: Config) -> list[int]:

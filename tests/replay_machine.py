@@ -18,6 +18,7 @@ from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul import sm90_gemm, stream
 from blockscale.kernels.matmul.fragments import product as fragment_product
 from blockscale.kernels.matmul.sm90_gemm.space import every_config as every_gemm
+from blockscale.kernels.matmul.stream.facts import facts_of
 from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.ops import plan as plans
 from blockscale.ops import replay
@@ -103,7 +104,7 @@ class Machine:
             device=gpu("sm_90"),
         )
         several_turns = replace(problem, m=16)  # of more rows than `mma` is chosen for
-        every = (*every_config(problem), *every_config(several_turns))
+        every = (*every_config(facts_of(problem)), *every_config(facts_of(several_turns)))
         config = next(each for each in every if each.wgmma == wide)
         kernel = stream
         if split:

@@ -8,6 +8,7 @@ import pytest
 from bench import sweep
 from blockscale import KBIT5, MXFP8
 from blockscale.kernels.matmul.stream.choice import ranked_by_prediction
+from blockscale.kernels.matmul.stream.facts import facts_of
 from blockscale.kernels.matmul.stream.space import is_legal
 
 SWEEPS = Path(sweep.__file__).with_name("results") / "sweeps"
@@ -23,7 +24,7 @@ def test_a_draw_is_fixed_by_its_seed():
 def test_configs_of_a_draw_are_legal_and_different(drawn):
     for problem, configs in sweep.draw(9, 6, 4, 3, drawn=drawn):
         assert len(set(configs)) == len(configs)
-        assert all(is_legal(config, problem) for config in configs)
+        assert all(is_legal(config, facts_of(problem)) for config in configs)
         ranked = ranked_by_prediction(problem)
         assert configs[:4] == ranked[:4]
         tiles = {each.tile_m for each in ranked}
@@ -52,7 +53,7 @@ def test_problems_of_a_stored_sweep_are_planned_again(tmp_path):
     assert len(plan) == 3
     for problem, configs in plan:
         assert 2 <= len(set(configs)) == len(configs) <= 4
-        assert all(is_legal(config, problem) for config in configs)
+        assert all(is_legal(config, facts_of(problem)) for config in configs)
 
 
 @pytest.mark.parametrize("name", ["h200_gemm_draw1.jsonl", "../h200.json"])
@@ -68,7 +69,7 @@ def test_products_of_a_record_are_planned():
     assert {problem.m for problem, _ in plan} == {1, 16, 256}
     assert {(problem.n, problem.k) for problem, _ in plan} >= {(8192, 8192), (5120, 2048)}
     for problem, configs in plan:
-        assert all(is_legal(config, problem) for config in configs)
+        assert all(is_legal(config, facts_of(problem)) for config in configs)
 
 
 def test_what_is_no_record_is_refused(tmp_path):

@@ -7,7 +7,8 @@ import torch
 
 import blockscale as bs
 from blockscale.kernels.matmul import stream
-from blockscale.kernels.matmul.stream.config import decodes_x
+from blockscale.kernels.matmul.stream.facts import facts_of
+from blockscale.kernels.matmul.stream.work import decodes_x
 from blockscale.layouts import canonical
 from blockscale.ops.operand import as_groups, as_rows
 from kinds import one_of_each_kind
@@ -42,7 +43,7 @@ def weight(fmt, *shape):
 def problem_of(x, w):
     told = bs.explain(x, w)
     assert told.kernel == "stream", str(told)
-    assert decodes_x(told.problem, stream.configs(told.problem)[0])
+    assert decodes_x(stream.configs(told.problem)[0], facts_of(told.problem))
     return told.problem
 
 

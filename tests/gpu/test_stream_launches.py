@@ -7,7 +7,8 @@ import torch
 
 import blockscale as bs
 from blockscale.kernels.matmul import stream
-from blockscale.kernels.matmul.stream.config import STATIC_SHARED
+from blockscale.kernels.matmul.stream.facts import facts_of
+from blockscale.kernels.matmul.stream.occupancy import STATIC_SHARED, asked_shared
 from blockscale.ops.operand import as_groups
 from gpu.streamed import check, weight
 from kinds import one_of_each_kind
@@ -41,7 +42,7 @@ def test_tables_in_shared_memory_give_the_same_bits_as_in_registers(some, m, gat
     tried = 0
     for config in one_of_each_kind(stream.configs(problem)):
         shared = replace(config, shared_table=True, ctas_per_sm=1)
-        if shared.shared_bytes(problem) > limit:
+        if asked_shared(shared, facts_of(problem)) > limit:
             continue
         outs = [torch.full((m, 272), float("nan"), device="cuda") for _ in "rs"]
         for out, chosen in zip(outs, (replace(config, shared_table=False), shared), strict=True):

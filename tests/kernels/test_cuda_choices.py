@@ -19,6 +19,7 @@ from blockscale.kernels.matmul.fragments import arguments as fragment_arguments
 from blockscale.kernels.matmul.fragments import product as fragment_product
 from blockscale.kernels.matmul.fragments.groups import rows_of_most
 from blockscale.kernels.matmul.stream.choice import stream_configs
+from blockscale.kernels.matmul.stream.facts import facts_of
 from blockscale.kernels.matmul.stream.space import every_config
 from blockscale.kernels.quantize import cuda as quantize
 from blockscale.kernels.repack import cuda as repack
@@ -44,7 +45,8 @@ def test_k_is_split_in_clusters_alone(some, groups, gated):
         facts = {"ragged": groups > 0, "groups": max(groups, 1), "gated": gated}
         if gated:
             facts["activation"] = "silu"
-        for config in every_config(problem(some, fragments(some), m=m, n=n, k=k, **facts)):
+        asked = problem(some, fragments(some), m=m, n=n, k=k, **facts)
+        for config in every_config(facts_of(asked)):
             assert ("in a cluster" in str(config)) == (config.splits > 1), (m, n, k, config)
             found.add(config.splits > 1)
     assert found == {False, True}
@@ -75,7 +77,7 @@ def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
 )
 def test_a_tile_may_be_too_small_for_one_busy_group_in_fourteen(m, least):
     asked = problem(bs.KBIT4, fragments(bs.KBIT4), m=m, n=1536, k=2048, groups=64, ragged=True)
-    assert min(each.tile_m for each in every_config(asked)) == least
+    assert min(each.tile_m for each in every_config(facts_of(asked))) == least
 
 
 def test_arguments_are_as_long_as_the_kernel_takes_them():
@@ -102,7 +104,7 @@ def test_shared_memory_has_room_for_every_product(target, gated):
         more = {"ragged": groups > 0, "groups": max(groups, 1)}
         for some in filter(fragments, CATALOGUE.values()):
             asked = problem(some, fragments(some), m=m, n=n, k=k, **facts, **more)
-            assert next(every_config(asked), None), asked
+            assert next(every_config(facts_of(asked)), None), asked
 
 
 def test_small_weights_keep_their_bits_in_float16(monkeypatch):

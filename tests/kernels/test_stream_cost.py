@@ -11,7 +11,7 @@ import pytest
 
 import blockscale as bs
 from bench import exceptions, fit_stream, kernel_choice
-from bench.sweep import facts_of, problem_of
+from bench.sweep import problem_of, record_of
 from blockscale import ops
 from blockscale.kernels.cuda.layout import fragments
 from blockscale.kernels.matmul.fragments.network import Layer, evaluate
@@ -22,15 +22,16 @@ from blockscale.kernels.matmul.stream.choice import (
     stream_configs,
 )
 from blockscale.kernels.matmul.stream.correction import correction
-from blockscale.kernels.matmul.stream.cost import cost, count
+from blockscale.kernels.matmul.stream.cost import cost
 from blockscale.kernels.matmul.stream.exceptions import TABLE, exception
-from blockscale.kernels.matmul.stream.space import (
-    ctas,
+from blockscale.kernels.matmul.stream.facts import facts_of
+from blockscale.kernels.matmul.stream.occupancy import (
+    asked_shared,
     ctas_of_busiest,
-    every_config,
-    is_legal,
     padded_shared,
 )
+from blockscale.kernels.matmul.stream.space import every_config, is_legal
+from blockscale.kernels.matmul.stream.work import count
 from blockscale.problem import Kind, Problem
 from blockscale.runtime import gpu
 
@@ -54,18 +55,20 @@ def some_problems():
 
 def test_whatever_is_enumerated_is_legal_and_stands_once():
     for asked in some_problems():
-        every = list(every_config(asked))
+        facts = facts_of(asked)
+        every = list(every_config(facts))
         assert every, asked
         assert len(every) == len(set(every))
-        assert all(is_legal(each, asked) for each in every), asked
+        assert all(is_legal(each, facts) for each in every), asked
 
 
 def test_an_sm_holds_the_ctas_of_a_config_and_no_other():
     """Or CTAs of the next kernel would crowd beside them."""
     for asked in some_problems():
+        facts = facts_of(asked)
         for config in stream_configs(asked)[:5]:
-            shared = padded_shared(asked, config)
-            assert config.ctas_per_sm <= ctas_of_busiest(config, asked)
+            shared = padded_shared(config, facts)
+            assert config.ctas_per_sm <= ctas_of_busiest(config, facts, config.splits)
             assert config.ctas_per_sm * (shared + RESERVED) <= SM_BYTES
             assert (config.ctas_per_sm + 1) * (shared + RESERVED) > SM_BYTES
 
@@ -81,14 +84,14 @@ def test_a_config_with_more_ctas_than_an_sm_held_is_not_legal():
                 if config.ctas_per_sm > 4 and not spilled:
                     fits = config.ctas_per_sm <= ran
                     held[fits] += 1
-                    assert fits or not is_legal(config, asked), (asked, config)
+                    assert fits or not is_legal(config, facts_of(asked)), (asked, config)
     assert min(held.values()) > 200
 
 
 def test_without_early_starts_no_memory_is_asked_for_in_vain():
     asked = problem(m=1, n=2048, k=4096, device=gpu("sm_80"))
-    config = stream_configs(asked)[0]
-    assert padded_shared(asked, config) == config.shared_bytes(asked)
+    facts, config = facts_of(asked), stream_configs(asked)[0]
+    assert padded_shared(config, facts) == asked_shared(config, facts)
 
 
 def test_codes_of_few_rows_are_decoded_by_the_product_itself():
@@ -112,8 +115,9 @@ def test_experts_without_rows_cost_nothing():
     few, many = (problem(m=m, n=512, k=2048, ragged=True, groups=256) for m in (4, 4096))
     assert 3.9 < few.busy_matrices < 4
     assert 255 < many.busy_matrices <= 256
-    config = stream_configs(few)[0]
-    assert ctas(config, few) == pytest.approx(few.busy_matrices * config.output_tiles(few))
+    facts, config = facts_of(few), stream_configs(few)[0]
+    every = few.busy_matrices * config.output_tiles(facts)
+    assert count(config, facts).ctas == pytest.approx(every)
 
 
 def test_predictions_grow_with_the_work():
@@ -121,7 +125,7 @@ def test_predictions_grow_with_the_work():
         config = stream_configs(problem(fmt, m=16, n=16384, k=8192))[0]
         config = replace(config, splits=1)
         times = [
-            cost(problem(fmt, m=16, n=n, k=k), config).microseconds
+            cost(count(config, facts_of(problem(fmt, m=16, n=n, k=k)))).microseconds
             for n, k in ((4096, 2048), (4096, 8192), (16384, 8192), (65536, 8192))
         ]
         assert times == sorted(times)
@@ -148,8 +152,9 @@ def test_corrections_are_of_the_gpu_that_was_measured():
     config = ranked_by_prediction(here)[0]
     for device, corrected in ((gpu("sm_90"), True), (gpu("sm_80"), False), (gpu("sm_120"), False)):
         asked = replace(here, device=device)
-        expected = cost(asked, config)
-        factor = correction(count(asked, config), expected, device)
+        work = count(config, facts_of(asked))
+        expected = cost(work)
+        factor = correction(work, expected)
         assert (factor != 1) == corrected
         assert predicted(asked, config).microseconds == factor * expected.microseconds
 
@@ -162,8 +167,8 @@ def test_a_correction_is_evaluated_layer_by_layer():
 
 def test_timings_are_of_the_ctas_that_an_sm_held(tmp_path):
     asked = problem(m=1, n=4096, k=4096)
-    facts = facts_of(asked)
-    config = next(each for each in every_config(asked) if each.ctas_per_sm == 2)
+    facts = record_of(asked)
+    config = next(each for each in every_config(facts_of(asked)) if each.ctas_per_sm == 2)
     numbers = [int(value) for value in asdict(replace(config, ctas_per_sm=1)).values()]
     (tmp_path / "sweep.jsonl").write_text(json.dumps([facts, [[numbers, 2, 0, 9.5]]]))
     (timing,) = fit_stream.read([tmp_path / "sweep.jsonl"])
@@ -180,6 +185,7 @@ def test_exceptions_are_those_of_the_stored_sweeps():
         known = exception(each.problem)
         assert known is not None
         assert known[:3] == each[1:]
+        assert is_legal(known.config, facts_of(each.problem))
     for asked, config, *_ in exceptional[::9]:
         assert stream_configs(asked)[0] == config
         assert "measured on NVIDIA H200" in str(predicted(asked, config))

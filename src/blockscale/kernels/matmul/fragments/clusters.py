@@ -12,3 +12,8 @@ def cluster_places(device: Device, size: int) -> int:
     a GPC. An H200 holds 39 clusters of 3, 30 of 4, 15 of 8: this gives as many, or one less.
     """
     return int(device.sms / size * (1 if size <= 2 else 0.89))
+
+
+def all_at_once(device: Device, clusters: int, size: int, ctas_per_sm: int) -> bool:
+    """Whether so many clusters run together: one that must wait doubles the time."""
+    return size == 1 or clusters <= ctas_per_sm * cluster_places(device, size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil, erfc, exp, sqrt
 from typing import NamedTuple
@@ -39,7 +38,7 @@ def rows_of_most(problem: Problem, limit: int, share: float = 0.01) -> int:
     return rows
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def chance_of_more(problem: Problem, rows: int) -> float:
     """That some group has more rows of x than these; of ragged groups, if rows fall on them at
     random."""
@@ -63,7 +62,8 @@ class Routing(NamedTuple):
     most: int  # of the group that has most: fewer in half of all calls
 
 
-def routings(problem: Problem, tile_m: int) -> Iterator[Routing]:
+@lru_cache(maxsize=256)
+def routings(problem: Problem, tile_m: int) -> tuple[Routing, ...]:
     """How many tiles of `tile_m` rows of x there may be.
 
     Sizes of ragged groups are on the device, and nobody waits for them to choose a kernel. Routers
@@ -73,14 +73,15 @@ def routings(problem: Problem, tile_m: int) -> Iterator[Routing]:
     """
     if not problem.ragged:
         each = ceil(problem.m / tile_m)
-        yield Routing(1.0, problem.groups * each, each, each)
-        return
+        return (Routing(1.0, problem.groups * each, each, each),)
     busy = max(problem.busy_matrices, 1.0)
+    found = []
     for chance, skew in ((0.75, 0.0), (0.25, 0.5)):
         beyond = _beyond(problem, tile_m, skew)
         tiles = problem.groups * sum(beyond)
         most = sum(1 - (1 - each) ** busy >= 0.5 for each in beyond[1:]) + 1
-        yield Routing(chance, max(1, round(tiles)), max(tiles / busy, 1.0), most)
+        found.append(Routing(chance, max(1, round(tiles)), max(tiles / busy, 1.0), most))
+    return tuple(found)
 
 
 def _beyond(problem: Problem, tile_m: int, skew: float) -> list[float]:

@@ -14,8 +14,8 @@ from blockscale.kernels.matmul.fragments.groups import matrices
 from blockscale.kernels.matmul.fragments.numbers import unreadable
 from blockscale.kernels.matmul.stream.choice import has_config, stream_configs
 from blockscale.kernels.matmul.stream.config import Config
+from blockscale.kernels.matmul.stream.facts import facts_of
 from blockscale.kernels.matmul.stream.product import Product
-from blockscale.kernels.matmul.stream.space import takes_wgmma
 from blockscale.layouts import Layout
 from blockscale.problem import Problem
 from blockscale.runtime import Device
@@ -40,7 +40,7 @@ def refuses(problem: Problem) -> str | None:
         return refusal
     if not 0 < matrices(problem) <= MOST_MATRICES:
         return f"takes 1 to {MOST_MATRICES} matrices, not {matrices(problem)}"
-    most = _MOST_ROWS_WGMMA if takes_wgmma(problem) else _MOST_ROWS
+    most = _MOST_ROWS_WGMMA if facts_of(problem).takes_wgmma else _MOST_ROWS
     if not problem.ragged and problem.m > most:
         return f"is for up to {most} rows, not {problem.m}"
     if not has_config(problem):

@@ -7,14 +7,16 @@ from functools import lru_cache
 from blockscale.formats import Float
 from blockscale.kernels.cuda.enums import Element, Scale
 from blockscale.kernels.matmul.fragments.numbers import PAIRS, scales_weights, x_dtype
-from blockscale.kernels.matmul.stream.config import Config, decodes_x
+from blockscale.kernels.matmul.stream.config import Config
+from blockscale.kernels.matmul.stream.facts import facts_of
 from blockscale.kernels.matmul.stream.shared_memory import shared_memory
+from blockscale.kernels.matmul.stream.work import decodes_x
 from blockscale.problem import Problem, parse_kind
 from blockscale.runtime.cuda import Build
 
 
 def stream_build(problem: Problem, config: Config, symmetric: bool) -> Build:
-    x = problem.x if decodes_x(problem, config) else x_dtype(problem)
+    x = problem.x if decodes_x(config, facts_of(problem)) else x_dtype(problem)
     return _specialised(problem.w, x, problem.gated, problem.ragged, symmetric, config)
 
 

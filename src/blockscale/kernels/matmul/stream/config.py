@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockscale.formats import E2M1
 from blockscale.kernels.contract import Config as BaseConfig
-from blockscale.kernels.matmul.fragments.numbers import scales_weights, x_dtype
-from blockscale.kernels.matmul.stream.shared_memory import shared_memory
-from blockscale.problem import Problem
-
-STATIC_SHARED = 2048  # bytes that the kernel has for itself
+from blockscale.kernels.matmul.stream.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -41,6 +36,11 @@ class Config(BaseConfig):
         return ", ".join(parts)
 
     @property
+    def algorithm(self) -> str:
+        """The mainloop: cuda/gemm/wgmma.cuh, mma_few.cuh or mma.cuh."""
+        return "wgmma" if self.wgmma else "few" if self.tile_m < 8 else "mma"
+
+    @property
     def threads(self) -> int:
         return 32 * self.n_warps * self.k_warps
 
@@ -49,19 +49,5 @@ class Config(BaseConfig):
         """That a CTA takes, of gate and up together."""
         return 16 * self.tiles_per_warp * self.n_warps
 
-    def output_tiles(self, problem: Problem) -> int:
-        return -(-problem.n * (2 if problem.gated else 1) // self.weight_rows)
-
-    def shared_bytes(self, problem: Problem) -> int:
-        """That a launch asks for."""
-        format = problem.w_kind.format
-        scaled = scales_weights(format, x_dtype(problem), self.tile_m)
-        return shared_memory(self, format, scaled, problem.gated).total
-
-
-def decodes_x(problem: Problem, config: Config) -> bool:
-    """Whether the kernel decodes x itself: with more rows, CTAs would repeat too much of it."""
-    if "@" not in problem.x or config.tile_m >= 8:
-        return False
-    format = problem.x_kind.format
-    return format.element == E2M1 and format.block in (16, 32)
+    def output_tiles(self, facts: Facts) -> int:
+        return -(-facts.outputs // self.weight_rows)

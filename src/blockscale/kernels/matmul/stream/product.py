@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from blockscale.kernels.contract import Prediction
 from blockscale.kernels.matmul.fragments.arguments import Arguments, WgmmaArguments
-from blockscale.kernels.matmul.fragments.groups import matrices
 from blockscale.kernels.matmul.fragments.product import FragmentProduct, Shape
 from blockscale.kernels.matmul.stream.build import stream_build
 from blockscale.kernels.matmul.stream.choice import predicted
-from blockscale.kernels.matmul.stream.config import Config, decodes_x
-from blockscale.kernels.matmul.stream.space import padded_shared
+from blockscale.kernels.matmul.stream.config import Config
+from blockscale.kernels.matmul.stream.facts import facts_of
+from blockscale.kernels.matmul.stream.occupancy import padded_shared
+from blockscale.kernels.matmul.stream.work import decodes_x
 from blockscale.runtime.cuda import Build
 
 
@@ -19,9 +20,9 @@ class Product(FragmentProduct):
     _config: Config
 
     def _shape(self) -> Shape:
-        problem, config = self._problem, self._config
-        grid = config.output_tiles(problem), config.splits, matrices(problem)
-        shared = padded_shared(problem, config)
+        facts, config = facts_of(self._problem), self._config
+        grid = config.output_tiles(facts), config.splits, facts.matrices
+        shared = padded_shared(config, facts)
         if not config.wgmma:
             return Shape(Arguments, grid, config.threads, shared, config.splits)
         return Shape(
@@ -31,7 +32,7 @@ class Product(FragmentProduct):
             shared,
             config.splits,
             x_box=(config.tile_m, config.tile_k // 64),
-            tiles_of_cta=config.weight_rows // 16 // (2 if problem.gated else 1),
+            tiles_of_cta=config.weight_rows // 16 // (2 if facts.gated else 1),
             tile_k=config.tile_k,
         )
 
@@ -45,7 +46,7 @@ class Product(FragmentProduct):
 
     @property
     def _decodes_x(self) -> bool:
-        return decodes_x(self._problem, self._config)
+        return decodes_x(self._config, facts_of(self._problem))
 
     @property
     def predicted(self) -> Prediction | None:

@@ -7,13 +7,11 @@ Sums take the place of the stages when these have been read. The numbers enter a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from blockscale.formats import Format
 from blockscale.kernels.cuda.tables import SHARED_TABLE
-
-if TYPE_CHECKING:
-    from blockscale.kernels.matmul.stream.config import Config
+from blockscale.kernels.matmul.stream.config import Config
 
 _TABLE = 2 * SHARED_TABLE  # of gate and of up; without a gate, rows are as far apart
 _PITCH_OFFSET = 16  # bytes: eight rows of x spread over all banks for ldmatrix
