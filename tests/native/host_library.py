@@ -51,8 +51,9 @@ def standard_headers(*options):
 
 @cache
 def emulator_path():
-    """The emulator knows the wrappers' host half of the device code alone."""
-    options = ("-fPIC", "-shared", "-std=c++20", "-O2")
+    """The emulator knows the wrappers' host half of the device code alone. Some compilers define
+    _FORTIFY_SOURCE by themselves, whose longjmp aborts where a fiber jumps to another's stack."""
+    options = ("-fPIC", "-shared", "-std=c++20", "-O2", "-U_FORTIFY_SOURCE")
     sources = (FOLDER / "base.cuh", *FOLDER.glob("ptx/host*"), EMULATOR)
     return made(*options, EMULATOR / "emulator.cpp", sources=sources)
 
