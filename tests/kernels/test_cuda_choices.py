@@ -17,7 +17,7 @@ from blockscale.kernels.dequantize import cuda, cuda_fragments
 from blockscale.kernels.matmul import cublas, stream
 from blockscale.kernels.matmul.fragments import arguments as fragment_arguments
 from blockscale.kernels.matmul.fragments import product as fragment_product
-from blockscale.kernels.matmul.fragments.groups import rows_of_most
+from blockscale.kernels.matmul.fragments.groups import busy_counts, rows_of_most
 from blockscale.kernels.matmul.stream.choice import stream_configs
 from blockscale.kernels.matmul.stream.facts import facts_of
 from blockscale.kernels.matmul.stream.space import every_config
@@ -62,6 +62,22 @@ def test_one_busy_group_in_a_hundred_has_more_rows(m, groups):
     sizes = [comb(m, i) * chance**i * (1 - chance) ** (m - i) for i in range(rows + 1)]
     assert 1 - sum(sizes) <= 0.0105 * (1 - sizes[0])  # nearly: groups are taken for many
     assert 1 - sum(sizes[:-1]) > 0.0095 * (1 - sizes[0])  # and not with fewer
+
+
+@pytest.mark.parametrize(
+    ("m", "groups"), [(16, 64), (1, 8), (64, 64), (2560, 512), (3, 1), (512, 8)]
+)
+def test_more_groups_have_rows_in_some_calls(m, groups):
+    """As often as in random ones, as far as eight cases can tell: to a sixteenth, and what a normal
+    distribution and 2,000 calls are off."""
+    asked = problem(bs.NVFP4, fragments(bs.NVFP4), m=m, n=64, k=64, groups=groups, ragged=True)
+    told = busy_counts(asked)
+    assert sum(chance for chance, _ in told) == 1
+    owners = torch.randint(groups, (2000, m), generator=torch.Generator().manual_seed(0))
+    busy = torch.tensor([len(set(each)) for each in owners.tolist()])
+    for limit in range(busy.min() - 1, busy.max() + 2):
+        expected = sum(chance for chance, each in told if each > limit)
+        assert abs(expected - (busy > limit).double().mean().item()) < 1 / 16 + 0.05, limit
 
 
 @pytest.mark.parametrize(

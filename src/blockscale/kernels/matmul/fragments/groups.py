@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from math import ceil, erfc, exp, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 from blockscale.problem import Problem
+
+# Of a normal distribution, the middles of eight parts that are equally likely.
+_DEVIATIONS = tuple(NormalDist().inv_cdf((each + 0.5) / 8) for each in range(8))
 
 
 def matrices(problem: Problem) -> int:
@@ -51,6 +56,20 @@ def chance_of_more(problem: Problem, rows: int) -> float:
         chance *= mean / each
         fewer += chance
     return 1 - exp(-problem.groups * max(1 - fewer, 0.0))
+
+
+@lru_cache(maxsize=64)
+def busy_counts(problem: Problem) -> tuple[tuple[float, int], ...]:
+    """Chances, and how many groups have rows: of ragged ones, if rows fall on them at random."""
+    groups = problem.groups
+    if not problem.ragged:
+        return ((1.0, groups),)
+    none = (1 - 1 / groups) ** problem.m  # the chance of a group
+    two = (1 - 2 / groups) ** problem.m if groups > 1 else 0.0  # of two of them
+    spread = sqrt(max(groups * ((groups - 1) * two + none - groups * none**2), 0.0))
+    most, mean = min(groups, problem.m), problem.busy_matrices
+    found = Counter(min(most, max(1, round(mean + spread * each))) for each in _DEVIATIONS)
+    return tuple((times / len(_DEVIATIONS), busy) for busy, times in found.items())
 
 
 class Routing(NamedTuple):

@@ -56,7 +56,7 @@ def features(work: Work, cost: Cost) -> list[float]:
         work.turns,
         steps,
         facts.k,
-        facts.weight_bytes,
+        work.weight_bytes,
         warps,
         warps * work.resident,
         config.weight_rows,

@@ -97,7 +97,7 @@ def predict(work: Work, algorithm: Algorithm, shared: Shared, rates: Rates) -> C
     of_steps = _norm(bounds.values(), shared.steps_overlap)
     weights = config.weight_rows * k / config.splits
     bounds |= {
-        "DRAM": work.turns * work.facts.weight_bytes / rates.dram,
+        "DRAM": work.turns * work.weight_bytes / rates.dram,
         "L2": work.turns * work.ctas * x_bytes / (rates.l2 * algorithm.l2),
         "tensor cores": passes
         * work.resident
@@ -151,13 +151,17 @@ def _norm(times: Iterable[float], p: float) -> float:
 
 
 def unevenness(work: Work) -> float:
-    """The mean time of what ragged groups may be like, over that of groups that are alike. Groups
-    with more rows than a tile take several turns: on average where CTAs follow each other on an SM,
-    and as many as the largest where all run at once."""
+    """The mean time of what ragged groups may be like, over that of groups that are alike.
+
+    Groups with more rows than a tile take several turns: on average where CTAs follow each other on
+    an SM, and as many as the largest where all run at once. And where one group more has rows than
+    on average, the CTAs of a launch may take one round more.
+    """
     if not work.facts.ragged:
         return 1.0
     mean = 0.0
     for each in work.facts.routings(work.config.tile_m):
         turns = max(each.turns, each.most / max(work.rounds, 1.0))
-        mean += each.chance * cost(work._replace(turns=turns)).microseconds
+        for chance, busy in work.facts.busy_counts:
+            mean += each.chance * chance * cost(work.of_call(busy, turns)).microseconds
     return mean / cost(work).microseconds

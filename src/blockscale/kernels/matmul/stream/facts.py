@@ -13,6 +13,7 @@ from functools import cache, lru_cache, partial
 from blockscale.formats import E2M1, Format
 from blockscale.kernels.matmul.fragments.groups import (
     Routing,
+    busy_counts,
     chance_of_more,
     matrices,
     routings,
@@ -40,8 +41,9 @@ class Facts:
     ragged: bool
     matrices: int  # of weights that a launch is for
     busy: float  # those of them that have rows, on average
-    weight_bytes: float  # of these
-    rows: float  # of x, of each of these
+    busy_counts: tuple[tuple[float, int], ...]  # chances and numbers of these, in single calls
+    weight_bytes: float  # of these, on average
+    rows: float  # of x, of each of them
     rows_of_most: int  # so many that one ragged group in a hundred has more
     rows_of_many: int  # so many that a few have more
     crowded: Callable[[int], float]  # the chance that some group has more rows of x than these
@@ -72,6 +74,7 @@ def facts_of(problem: Problem) -> Facts:
         ragged=problem.ragged,
         matrices=matrices(problem),
         busy=busy,
+        busy_counts=busy_counts(problem),
         weight_bytes=busy * outputs * problem.k * (format.element.bits / 8 + 1 / format.block),
         rows=rows_each(problem),
         rows_of_most=rows_of_most(problem, WGMMA_ROWS[-1]),

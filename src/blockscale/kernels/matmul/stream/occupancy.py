@@ -63,8 +63,10 @@ def _splits(config: Config, facts: Facts) -> Iterator[int]:
 
 
 def ctas_of_busiest(config: Config, facts: Facts, splits: int) -> int:
-    """CTAs of the SM that has most, if all have a place at once."""
-    every = config.output_tiles(facts) * splits * facts.busy
+    """CTAs of the SM that has most, if all have a place at once; of ragged groups, where as many
+    have rows as in one call of sixteen."""
+    _, busy = facts.busy_counts[-1]
+    every = config.output_tiles(facts) * splits * max(facts.busy, busy)
     return max(1, ceil(every / facts.device.sms))
 
 
